@@ -1,0 +1,1 @@
+"""Models: the port, and its adapter over pydantic-ai's `direct` module."""
