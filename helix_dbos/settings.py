@@ -15,6 +15,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 __all__ = ["MigrateMode", "Role", "Settings"]
 
 MigrateMode = Literal["check", "apply"]
+"""`check` refuses a schema that is not of this version; `apply` migrates it at start."""
+
 Role = Literal["worker", "api"]
 
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")

@@ -76,8 +76,14 @@ class Call:
 
     @property
     def held(self) -> bool:
-        """Whether a remote or companion call still waits for the call ahead of it."""
-        return self.dispatch is not None and self.dispatch.state is DispatchState.HELD
+        """Whether a remote or companion call still waits for the call ahead of it.
+
+        One without a dispatch row of its own (a companion's, a child's in this database) is
+        held until its first claim.
+        """
+        if self.kind not in (CallKind.REMOTE, CallKind.COMPANION):
+            return False
+        return self.bodies == 0 if self.dispatch is None else self.dispatch.state is DispatchState.HELD
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,8 +79,8 @@ def _answered_elsewhere(call: Call) -> Decision | None:
         return Leave()
     if call.approval_required and not call.approved:
         return Leave()
-    if call.kind is CallKind.REMOTE and call.dispatch is not None and not call.held:
-        return _reattach(call.dispatch)
+    if call.kind is CallKind.REMOTE and not call.held:
+        return _reattach(call.dispatch) if call.dispatch else Reattach(ReattachHow.START)
     if call.kind is CallKind.COMPANION and not call.held:
         return Reenter()
     return None
@@ -99,8 +99,9 @@ def _reattach(dispatch: DispatchView) -> Decision:
 def _changed(call: Call, tool: ToolNow) -> bool:
     """Rule 5: whether a deploy since the save takes the call out of recovery's hands."""
     saved_kind = CallKind.LOCAL if call.kind is CallKind.APPROVAL else call.kind
-    newly_gated = tool.needs_approval(call.arguments) and not call.approval_required
-    return saved_kind is not tool.kind or tool.problem_with(call.arguments) is not None or newly_gated
+    if saved_kind is not tool.kind or tool.problem_with(call.arguments) is not None:
+        return True
+    return not call.approval_required and tool.needs_approval(call.arguments)
 
 
 def _decide_started(call: Call, tool: ToolNow) -> Decision:

@@ -66,7 +66,7 @@ class SaveStep:
     @property
     def starts_bodies(self) -> bool:
         """Whether some call can start a body, now or in its turn: then the save is an append."""
-        return any(call.answer is None and call.kind is not CallKind.FINISH for call in self.calls)
+        return any(call.answer is None and call.state is CallState.OPEN for call in self.calls)
 
     @property
     def settled(self) -> bool:
@@ -152,7 +152,19 @@ def _plan_call(
         sequential=tool.sequential,
     )
     problem = _problem(part, tool.problem_with)
-    return call if problem is None else _answered(call, Reason.INVALID_ARGUMENTS, problem)
+    if problem is not None:
+        return _answered(call, Reason.INVALID_ARGUMENTS, problem)
+    return _waiting_for_somebody(call, tool)
+
+
+def _waiting_for_somebody(call: Call, tool: ToolNow) -> Call:
+    """The call as saved: waiting when a client answers it, or a person must let it go first."""
+    if call.kind is CallKind.CLIENT:
+        return replace(call, state=CallState.WAITING)
+    if not tool.needs_approval(call.arguments):
+        return call
+    kind = CallKind.APPROVAL if call.kind is CallKind.LOCAL else call.kind
+    return replace(call, kind=kind, state=CallState.WAITING, approval_required=True)
 
 
 def _problem(part: CallPart, check: OutputCheck) -> str | None:

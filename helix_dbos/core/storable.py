@@ -33,16 +33,15 @@ def clean_text(text: str) -> str:
 
 
 def storable_json(value: JsonValue) -> JsonValue:
-    """A JSON value in which every string is clean and every number finite (others become null)."""
-    if isinstance(value, str):
-        return clean_text(value)
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, list):
-        return [storable_json(item) for item in value]
-    if isinstance(value, dict):
-        return {clean_text(key): storable_json(item) for key, item in value.items()}
-    return value
+    """A JSON value in which every string is clean and every number finite (others become null).
+
+    Raises:
+        NotStorable: The value is nested too deeply.
+    """
+    try:
+        return _clean(value)
+    except RecursionError as problem:
+        raise NotStorable("nested too deeply") from problem
 
 
 def storable(value: object, *, limit: int = MAX_RESULT_BYTES) -> JsonValue:
@@ -57,13 +56,25 @@ def storable(value: object, *, limit: int = MAX_RESULT_BYTES) -> JsonValue:
     """
     try:
         plain = cast("JsonValue", to_jsonable_python(value, inf_nan_mode="null"))
-        clean = storable_json(_with_text_keys(plain))
+        clean = _clean(_with_text_keys(plain))
         size = len(json.dumps(clean, ensure_ascii=False, allow_nan=False).encode("utf-8"))
-    except (ValueError, TypeError, RecursionError, UnicodeError) as problem:
+    except Exception as problem:  # the value's own code runs here: serialisers, iterators, properties
         raise NotStorable(f"no JSON form: {type(problem).__name__}") from problem
     if size > limit:
         raise NotStorable(f"{size} bytes of JSON, {limit} at most")
     return clean
+
+
+def _clean(value: JsonValue) -> JsonValue:
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, list):
+        return [_clean(item) for item in value]
+    if isinstance(value, dict):
+        return {clean_text(key): _clean(item) for key, item in value.items()}
+    return value
 
 
 def _with_text_keys(value: JsonValue) -> JsonValue:

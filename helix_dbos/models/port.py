@@ -34,6 +34,16 @@ class TransientModelError(ModelError):
         super().__init__(error, code=code, detail=detail)
         self.retry_after_seconds = retry_after_seconds
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickles cleanly, with the wait the provider asked for."""
+        return (_rebuild, (type(self), self.error, self.code, self.detail, self.retry_after_seconds))
+
+
+def _rebuild(
+    kind: type[TransientModelError], error: str, code: str, detail: str | None, wait: float | None
+) -> TransientModelError:
+    return kind(error, code=code, detail=detail, retry_after_seconds=wait)
+
 
 @dataclass(frozen=True, slots=True)
 class ToolDefinition:
@@ -68,12 +78,15 @@ class ModelRequest:
     settings: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
 
 
+_ONE_REQUEST = Usage(requests=1)
+
+
 @dataclass(frozen=True, slots=True)
 class ModelReply:
     """One reply with what it cost."""
 
     content: AssistantContent
-    usage: Usage = Usage(requests=1)
+    usage: Usage = _ONE_REQUEST
 
 
 @runtime_checkable

@@ -1,0 +1,177 @@
+"""The hot path to Postgres: a psycopg pool, transactions that are safe to repeat, reads.
+
+The schema comes from each connection's search path, so statements are unqualified and two
+apps in one database share nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, LiteralString, TypeVar
+
+import psycopg
+from psycopg import AsyncConnection, AsyncCursor
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.rows import DictRow, dict_row
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
+
+from helix_dbos.errors import StoreError
+
+__all__ = ["Database", "Row", "Transaction", "connection_info"]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Row = DictRow
+_Connection = AsyncConnection[DictRow]
+
+_CONTENTION = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
+_LOST = (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout)
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
+
+
+def connection_info(url: str, schema: str, *, application: str) -> str:
+    """A libpq connection string for this URL with the schema as its search path.
+
+    SQLAlchemy's driver spelling (`postgresql+psycopg://`) is accepted too.
+    """
+    scheme, _, rest = url.partition("://")
+    plain = conninfo_to_dict(f"{scheme.partition('+')[0]}://{rest}" if rest else url)
+    options = " ".join(filter(None, (str(plain.get("options") or ""), f"-csearch_path={schema}")))
+    keepalive = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
+    merged: dict[str, Any] = {**keepalive, **plain, "options": options, "application_name": application}
+    return make_conninfo("", **merged)
+
+
+class Transaction:
+    """One open transaction: statements in, rows out. It neither begins nor commits."""
+
+    def __init__(self, connection: _Connection) -> None:
+        self._connection = connection
+
+    async def execute(self, sql: LiteralString, values: Sequence[Any] | Mapping[str, Any] = ()) -> int:
+        """Run a statement; the number of rows it touched."""
+        cursor = await self._connection.execute(sql, values)
+        return cursor.rowcount
+
+    async def many(self, sql: LiteralString, values: Sequence[Sequence[Any]]) -> None:
+        """Run one statement for each row of values, in one round trip."""
+        if values:
+            async with self._connection.cursor() as cursor:
+                await cursor.executemany(sql, values)
+
+    async def one(self, sql: LiteralString, values: Sequence[Any] | Mapping[str, Any] = ()) -> Row | None:
+        """The first row, or None."""
+        cursor = await self._connection.execute(sql, values)
+        return await cursor.fetchone()
+
+    async def rows(self, sql: LiteralString, values: Sequence[Any] | Mapping[str, Any] = ()) -> list[Row]:
+        """All rows."""
+        cursor = await self._connection.execute(sql, values)
+        return await cursor.fetchall()
+
+    async def send(
+        self, sql: LiteralString, values: Sequence[Any] | Mapping[str, Any] = ()
+    ) -> AsyncCursor[DictRow]:
+        """Send a statement without waiting for it; only useful inside `together`."""
+        return await self._connection.execute(sql, values)
+
+    @asynccontextmanager
+    async def together(self) -> AsyncGenerator[None]:
+        """Statements inside share round trips; each still sees its own snapshot, in order."""
+        async with self._connection.pipeline():
+            yield
+
+
+class Database:
+    """Transactions and reads on one schema of one database.
+
+    Args:
+        url: A PostgreSQL URL; never logged.
+        patience_seconds: How long a transaction is tried again while the database is away.
+    """
+
+    def __init__(self, url: str, schema: str, *, pool_size: int, patience_seconds: float = 60.0) -> None:
+        self.schema = schema
+        self.patience_seconds = patience_seconds
+        self._pool: AsyncConnectionPool[_Connection] = AsyncConnectionPool(
+            connection_info(url, schema, application="helix-dbos"),
+            connection_class=AsyncConnection[DictRow],
+            kwargs={"autocommit": True, "row_factory": dict_row, "prepare_threshold": 2},
+            min_size=1,
+            max_size=pool_size,
+            timeout=10.0,
+            open=False,
+            name="helix",
+        )
+
+    async def open(self) -> None:
+        """Open the pool and prove that the database answers.
+
+        Raises:
+            StoreError: It does not, or it is older than PostgreSQL 14.
+        """
+        try:
+            await self._pool.open(wait=True, timeout=15.0)
+        except PoolTimeout as problem:
+            await self._pool.close()
+            raise StoreError(
+                "The database cannot be reached.", detail="no connection within 15 s; see `helix-dbos doctor`"
+            ) from problem
+        async with self._pool.connection() as connection:
+            version = connection.info.server_version
+        if version < 140000:
+            await self._pool.close()
+            raise StoreError(
+                "The database is too old.",
+                code="store_version_unsupported",
+                detail=f"PostgreSQL 14 or newer is needed, this is {version // 10000}",
+            )
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._pool.close()
+
+    @asynccontextmanager
+    async def read(self) -> AsyncGenerator[Transaction]:
+        """Autocommitted statements for reading; nothing that must hold together."""
+        async with self._pool.connection() as connection:
+            yield Transaction(connection)
+
+    async def transaction(
+        self, work: Callable[[Transaction], Awaitable[T]], *, patience_seconds: float | None = None
+    ) -> T:
+        """Run `work` in one READ COMMITTED transaction and commit it.
+
+        A deadlock is repeated at once, a lost connection after a pause: the commit may have
+        happened, so **`work` must recognise its own earlier commit**.
+
+        Raises:
+            StoreError: The database stayed away longer than the patience.
+        """
+        patience = self.patience_seconds if patience_seconds is None else patience_seconds
+        deadline = asyncio.get_running_loop().time() + patience
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                return await self._once(work)
+            except _CONTENTION:
+                await asyncio.sleep(random.uniform(0, 0.02))
+            except _LOST as problem:
+                if asyncio.get_running_loop().time() + pause > deadline:
+                    raise StoreError(
+                        "The database is out of reach.", detail=type(problem).__name__
+                    ) from problem
+                logger.warning(
+                    "database_retry", extra={"event": "database_retry", "cause": type(problem).__name__}
+                )
+                await asyncio.sleep(pause * random.uniform(0.7, 1.3))
+                pause = min(pause * 2, _LONGEST_PAUSE)
+
+    async def _once(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
+        async with self._pool.connection() as connection, connection.transaction():
+            return await work(Transaction(connection))

@@ -1,0 +1,76 @@
+"""Attach: the first transaction of a stretch. It takes the run over, or leaves it alone."""
+
+from __future__ import annotations
+
+from helix_dbos.agents import AnyAgent
+from helix_dbos.core.states import RunStatus
+from helix_dbos.faults import FaultPoint
+from helix_dbos.store.calls import take_ownership
+from helix_dbos.store.database import Transaction
+from helix_dbos.store.runs import RunRow, load_run, mark_attached, session_of
+from helix_dbos.store.sessions import SessionRow, lock_session, raise_generation
+from helix_dbos.workflows.execution import Execution
+from helix_dbos.workflows.runtime import Runtime
+from helix_dbos.workflows.stretch import put_back
+
+__all__ = ["attach"]
+
+_ATTACHABLE = frozenset({RunStatus.QUEUED, RunStatus.RUNNING})
+
+
+async def attach(runtime: Runtime, run_id: str, workflow_id: str) -> Execution | None:
+    """Take the run over in a new generation; None when it is not this stretch's to carry.
+
+    A stretch that was superseded, whose run has ended, or whose agent this process lacks
+    leaves quietly; the last is put back into the queue with a pause. Repeatable: attaching
+    again only takes one more generation.
+    """
+    runtime.reach(FaultPoint.BEFORE_ATTACH, run_id)
+
+    async def work(tx: Transaction) -> Execution | None:
+        found = await _locked(tx, run_id)
+        if found is None:
+            return None
+        session, run = found
+        if run.workflow_id != workflow_id or run.status not in _ATTACHABLE:
+            return None
+        agent = runtime.agents.get(session.agent)
+        if agent is None or runtime.draining:
+            await put_back(tx, runtime, run)
+            return None
+        execution = await _take_over(tx, runtime, session, run, agent)
+        runtime.reach(FaultPoint.BEFORE_ATTACH_COMMIT, run_id)
+        return execution
+
+    execution = await runtime.database.transaction(work)
+    if execution is not None:
+        runtime.reach(FaultPoint.AFTER_ATTACH, run_id)
+    return execution
+
+
+async def _locked(tx: Transaction, run_id: str) -> tuple[SessionRow, RunRow] | None:
+    session_id = await session_of(tx, run_id)
+    session = await lock_session(tx, session_id) if session_id else None
+    run = await load_run(tx, run_id)
+    return (session, run) if session and run else None
+
+
+async def _take_over(
+    tx: Transaction, runtime: Runtime, session: SessionRow, run: RunRow, agent: AnyAgent
+) -> Execution:
+    generation = await raise_generation(tx, session.session_id)
+    async with tx.together():
+        await mark_attached(tx, run.run_id, generation, runtime.executor_id)
+        await take_ownership(tx, session.session_id, run.run_id)
+    return Execution(
+        runtime=runtime,
+        agent=agent,
+        session=session,
+        run_id=run.run_id,
+        workflow_id=run.workflow_id,
+        generation=generation,
+        step_index=run.step_index,
+        steps_used=run.steps_used,
+        usage=run.usage,
+        rescued=run.rescues > 0,
+    )

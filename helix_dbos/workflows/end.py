@@ -1,0 +1,173 @@
+"""The end of a run: one terminal transaction, whatever the end is.
+
+It raises the session's generation, so that nothing of the run can write afterwards, and it
+leaves no call of the run unanswered.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+from pydantic import JsonValue
+
+from helix_dbos.core.calls import Answer, Call
+from helix_dbos.core.messages import AssistantContent, Usage
+from helix_dbos.core.states import CallState, CheckpointKind, Origin, Outcome, Reason, RunStatus
+from helix_dbos.core.texts import not_executed
+from helix_dbos.errors import HelixError
+from helix_dbos.faults import FaultPoint
+from helix_dbos.store.calls import insert_answers, insert_calls, load_open_calls, mark_answered
+from helix_dbos.store.checkpoints import insert_checkpoint
+from helix_dbos.store.database import Transaction
+from helix_dbos.store.messages import append_message
+from helix_dbos.store.runs import end_run, load_run, mark_progress
+from helix_dbos.store.sessions import raise_generation
+from helix_dbos.workflows.execution import Execution, fence_end
+
+__all__ = ["complete", "end_with_finish", "fail_locked_run", "fail_run"]
+
+logger = logging.getLogger(__name__)
+
+_FINISHED = Answer(Outcome.RETURNED, None, "The result was delivered.", Origin.REPLY)
+
+
+async def complete(
+    execution: Execution,
+    output: JsonValue,
+    *,
+    content: AssistantContent,
+    usage: Usage,
+    finish: Call | None = None,
+) -> None:
+    """End the run completed, saving its last reply in the same transaction.
+
+    Args:
+        finish: The finish call that is the whole reply, when it was one.
+    """
+    step_index = execution.step_index + 1
+
+    async def work(tx: Transaction) -> None:
+        run = await fence_end(tx, execution)
+        if run is None:
+            return
+        session_id, run_id = execution.session_id, execution.run_id
+        await raise_generation(tx, session_id)
+        async with tx.together():
+            await mark_progress(
+                tx, run_id, step_index=step_index, steps_used=run.steps_used + 1, usage=usage
+            )
+            await append_message(tx, session_id, run_id, content, step_index)
+            if finish:
+                answered = replace(finish, answer=_FINISHED, state=CallState.ANSWERED)
+                await insert_calls(
+                    tx,
+                    session_id=session_id,
+                    run_id=run_id,
+                    step_index=step_index,
+                    calls=[answered],
+                    claimed=frozenset(),
+                    generation=execution.generation,
+                )
+                await insert_answers(tx, run_id, execution.generation, [(finish.dispatch_id, _FINISHED)])
+            await end_run(tx, run_id, RunStatus.COMPLETED, output=output)
+            await insert_checkpoint(tx, session_id, run_id, step_index, CheckpointKind.END)
+        execution.runtime.reach(FaultPoint.BEFORE_END_COMMIT, run_id)
+
+    await _finally(execution, work)
+
+
+async def end_with_finish(execution: Execution, finish: Call) -> bool:
+    """End the run with a finish call that waited for its siblings; False when it no longer fits.
+
+    A deploy may have changed the output's type since the save: then the call is answered with
+    what is wrong, and the model is asked again.
+    """
+    problem = execution.agent.check_output(finish.arguments)
+    answer = _FINISHED if problem is None else not_executed(Reason.INVALID_ARGUMENTS, Origin.REPLY, problem)
+
+    async def work(tx: Transaction) -> None:
+        if await fence_end(tx, execution) is None:
+            return
+        session_id, run_id, step = execution.session_id, execution.run_id, execution.step_index
+        open_ids = {call.dispatch_id for call in await load_open_calls(tx, session_id)}
+        if finish.dispatch_id not in open_ids:
+            return  # our own commit, whose acknowledgement was lost
+        if problem is None:
+            await raise_generation(tx, session_id)
+        async with tx.together():
+            await insert_answers(tx, run_id, execution.generation, [(finish.dispatch_id, answer)])
+            await mark_answered(tx, [finish.dispatch_id])
+            if problem is None:
+                await end_run(tx, run_id, RunStatus.COMPLETED, output=finish.arguments)
+                await insert_checkpoint(tx, session_id, run_id, step, CheckpointKind.END)
+        execution.runtime.reach(FaultPoint.BEFORE_END_COMMIT, run_id)
+
+    if problem is None:
+        await _finally(execution, work)
+        return True
+    await execution.runtime.database.transaction(work)
+    execution.know(tuple(replace(call, answer=answer) if call == finish else call for call in execution.calls))
+    return False
+
+
+async def fail_run(execution: Execution, failure: Exception) -> str:
+    """End the run failed, every open call answered `outcome_unknown`.
+
+    Raises:
+        Refused: The run was lost meanwhile; then it is not ours to end.
+    """
+    error = _error_of(failure)
+    logger.warning(
+        "run_failed",
+        exc_info=failure,
+        extra={
+            "event": "run_failed",
+            "session_id": execution.session_id,
+            "run_id": execution.run_id,
+            "generation": execution.generation,
+            "code": error["code"],
+        },
+    )
+
+    async def work(tx: Transaction) -> None:
+        if await fence_end(tx, execution) is None:
+            return
+        await fail_locked_run(tx, execution.session_id, execution.run_id, error)
+        execution.runtime.reach(FaultPoint.BEFORE_END_COMMIT, execution.run_id)
+
+    await _finally(execution, work)
+    return "failed"
+
+
+async def fail_locked_run(
+    tx: Transaction, session_id: str, run_id: str, error: dict[str, Any]
+) -> None:
+    """Write a failed end. Needs the session's lock, and a run that is open."""
+    generation = await raise_generation(tx, session_id)
+    run = await load_run(tx, run_id)
+    assert run is not None, "a locked session's run exists"
+    doubt = not_executed(Reason.OUTCOME_UNKNOWN, Origin.FAILURE)
+    left = [call.dispatch_id for call in await load_open_calls(tx, session_id)]
+    async with tx.together():
+        await insert_answers(tx, run_id, generation, [(dispatch_id, doubt) for dispatch_id in left])
+        await mark_answered(tx, left)
+        await end_run(tx, run_id, RunStatus.FAILED, error=error)
+        await insert_checkpoint(tx, session_id, run_id, run.step_index, CheckpointKind.END)
+
+
+async def _finally(execution: Execution, work: Any) -> None:
+    await execution.runtime.database.transaction(work)
+    execution.runtime.reach(FaultPoint.AFTER_END, execution.run_id)
+    execution.runtime.ended(execution.run_id)
+
+
+def _error_of(failure: Exception) -> dict[str, Any]:
+    if isinstance(failure, HelixError):
+        return {"code": failure.code, "error": failure.error, "detail": failure.detail}
+    return {
+        "code": "run_internal_error",
+        "error": "The run failed with an internal error.",
+        "detail": type(failure).__name__,
+    }

@@ -1,0 +1,161 @@
+"""One live execution of a run: what it holds in memory, and the fence around its writes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from pydantic import JsonValue
+
+from helix_dbos.agents import AnyAgent
+from helix_dbos.core.calls import Answer, Call
+from helix_dbos.core.messages import Usage
+from helix_dbos.core.states import CallKind, RunStatus
+from helix_dbos.store.calls import load_answers, load_open_calls, load_step_calls
+from helix_dbos.store.database import Transaction
+from helix_dbos.store.messages import MessageContent, load_messages
+from helix_dbos.store.runs import RunRow, load_run
+from helix_dbos.store.sessions import SessionRow, load_state, lock_session
+from helix_dbos.workflows.runtime import Runtime
+
+__all__ = ["Execution", "Refused", "fence", "fence_end"]
+
+T = TypeVar("T")
+
+
+class Refused(Exception):
+    """This execution lost its run: it cancels its tasks, writes nothing more, and returns."""
+
+
+@dataclass
+class Execution:
+    """A run as the process that attached to it carries it.
+
+    Everything here can be rebuilt from the store. Only this generation may write while the
+    fence holds, so what it wrote itself need not be read again.
+
+    Args:
+        step_index: The last saved step of the session; -1 before the first.
+        calls: The current step's calls with what is known of their answers.
+        answers: The current answers of the session by `tool_call_id`.
+        rescued: Whether rescues were counted since the last progress.
+        dependencies: What the agent's factory made for this stretch.
+    """
+
+    runtime: Runtime
+    agent: AnyAgent
+    session: SessionRow
+    run_id: str
+    workflow_id: str
+    generation: int
+    step_index: int
+    steps_used: int
+    usage: Usage
+    rescued: bool
+    messages: list[MessageContent] = field(default_factory=list["MessageContent"])
+    answers: dict[str, Answer] = field(default_factory=dict[str, Answer])
+    calls: tuple[Call, ...] = ()
+    state: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
+    dependencies: Any = None
+    lost: bool = False
+    writing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _tasks: set[asyncio.Task[Any]] = field(default_factory=set["asyncio.Task[Any]"])
+
+    @property
+    def session_id(self) -> str:
+        """The session this run belongs to."""
+        return self.session.session_id
+
+    @property
+    def waiting_finish(self) -> Call | None:
+        """The current step's finish call, when it is the only one unanswered."""
+        open_calls = [call for call in self.calls if call.answer is None]
+        return open_calls[0] if len(open_calls) == 1 and open_calls[0].kind is CallKind.FINISH else None
+
+    async def load(self) -> None:
+        """Read the session's history, answers, state and unanswered calls. Attach has committed."""
+        async with self.runtime.database.read() as tx:
+            self.messages = [row.content for row in await load_messages(tx, self.session_id)]
+            self.answers = await load_answers(tx, self.session_id)
+            self.state = await load_state(tx, self.session_id)
+            open_calls = await load_open_calls(tx, self.session_id)
+            self.calls = tuple(await load_step_calls(tx, self.session_id, self.step_index)) if open_calls else ()
+
+    def know(self, calls: tuple[Call, ...]) -> None:
+        """Take over a step's calls as just committed."""
+        self.calls = calls
+        self.answers.update({call.tool_call_id: call.answer for call in calls if call.answer is not None})
+
+    def lose(self) -> None:
+        """The run is somebody else's: cancel everything this execution still does."""
+        self.lost = True
+        # Not the task that found out: it still has a transaction to roll back.
+        current = asyncio.current_task()
+        for task in [task for task in self._tasks if task is not current]:
+            task.cancel()
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run something that stops when the run is lost, outside DBOS's workflow context."""
+        task = asyncio.create_task(work, context=self.runtime.clean_context.copy())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        if self.lost:
+            task.cancel()
+        return task
+
+    async def until_lost(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await something, or stop awaiting it when the run is lost.
+
+        Raises:
+            Refused: The run was lost meanwhile.
+        """
+        task = self.spawn(work)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            task.cancel()
+            if self.lost:
+                raise Refused from None
+            raise
+
+
+async def fence(tx: Transaction, execution: Execution) -> RunRow:
+    """Lock the session and let only the generation that holds the run pass.
+
+    Raises:
+        Refused: A later generation exists or the run is not running any more.
+    """
+    _, run = await _lock_and_look(tx, execution, passing=0)
+    if run.status is not RunStatus.RUNNING:
+        execution.lose()
+        raise Refused
+    return run
+
+
+async def fence_end(tx: Transaction, execution: Execution) -> RunRow | None:
+    """Like `fence`, for a terminal transaction: None when its own earlier commit is there already.
+
+    Raises:
+        Refused: The run was lost.
+    """
+    generation, run = await _lock_and_look(tx, execution, passing=1)
+    if run.status is RunStatus.RUNNING and generation == execution.generation:
+        return run
+    if run.ended_at is not None and generation == execution.generation + 1:
+        return None  # ended in our generation: by us, unless a stop came first, which is an end too
+    execution.lose()
+    raise Refused
+
+
+async def _lock_and_look(tx: Transaction, execution: Execution, *, passing: int) -> tuple[int, RunRow]:
+    if execution.lost:
+        raise Refused
+    session = await lock_session(tx, execution.session_id)
+    run = await load_run(tx, execution.run_id)
+    ahead = None if session is None else session.generation - execution.generation
+    if session is None or run is None or ahead not in range(passing + 1) or run.generation != execution.generation:
+        execution.lose()
+        raise Refused
+    return session.generation, run

@@ -1,0 +1,83 @@
+"""The sweeper: finds runs that no live process will bring any further, and rescues them.
+
+One process per tick sweeps, elected by a transaction-level try-lock. Nothing here decides
+about truth: a rescue that raced somebody else finds that the run has moved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from helix_dbos.store.database import Transaction
+from helix_dbos.workflows.rescue import rescue
+from helix_dbos.workflows.runtime import Runtime
+
+__all__ = ["SETTLED_SECONDS", "sweep_for_ever", "sweep_once"]
+
+logger = logging.getLogger(__name__)
+
+# After a database outage every executor looks dead until it has taken its lock again.
+SETTLED_SECONDS = 2.0
+_BATCH = 100
+
+
+async def sweep_for_ever(runtime: Runtime, lock_held_for: Callable[[], float]) -> None:
+    """Sweep at every tick while this process's own lock is old enough; failures are logged."""
+    while True:
+        await asyncio.sleep(runtime.settings.sweep_seconds)
+        if lock_held_for() < SETTLED_SECONDS or runtime.draining:
+            continue
+        try:
+            await sweep_once(runtime)
+        except Exception as failure:
+            logger.warning(
+                "sweep_failed",
+                exc_info=failure,
+                extra={"event": "sweep_failed", "cause": type(failure).__name__},
+            )
+
+
+async def sweep_once(runtime: Runtime) -> int:
+    """Rescue what is stranded and cancel what is left over; the number of runs rescued.
+
+    Returns 0 at once when another process is sweeping.
+    """
+    key = _sweep_key(runtime.database.schema)
+
+    async def work(tx: Transaction) -> int:
+        elected = await tx.one("SELECT pg_try_advisory_xact_lock(%s) AS mine", (key,))
+        if not elected or not elected["mine"]:
+            return 0
+        rescued = 0
+        for stranded in await runtime.engine.find_lost(tx, _BATCH):
+            rescued += await _alone(rescue(runtime, stranded))
+        await _alone(_cancel_leftovers(runtime, tx))
+        return rescued
+
+    return await runtime.database.transaction(work, patience_seconds=0)
+
+
+async def _alone(work: Any) -> int:
+    """One poisoned run never stops the sweep of the others."""
+    try:
+        return int(await work)
+    except Exception as failure:
+        logger.warning(
+            "rescue_failed", exc_info=failure, extra={"event": "rescue_failed", "cause": type(failure).__name__}
+        )
+        return 0
+
+
+async def _cancel_leftovers(runtime: Runtime, tx: Transaction) -> int:
+    leftovers = await runtime.engine.leftovers(tx, _BATCH)
+    await runtime.engine.cancel(leftovers)
+    return 0
+
+
+def _sweep_key(schema: str) -> int:
+    digest = hashlib.blake2b(f"{schema}/sweep".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)

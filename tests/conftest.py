@@ -1,0 +1,77 @@
+"""Real parts for every test: a real Postgres, and a database of one's own cloned from a template."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from helix_dbos.embedded import start_embedded
+from helix_dbos.engine.dbos_engine import migrate_dbos
+from helix_dbos.store.migration import apply_migrations
+from tests.support.databases import create_database, drop_database, with_database
+
+TEMPLATE_PREFIX = "helix_template"
+
+
+@pytest.fixture(scope="session")
+def server_url() -> Iterator[str]:
+    """The server to test on: `HELIX_TEST_DATABASE_URL` when given, else a throwaway embedded one."""
+    given = os.environ.get("HELIX_TEST_DATABASE_URL")
+    if given:
+        yield given
+        return
+    with tempfile.TemporaryDirectory(prefix="helix-test-", ignore_cleanup_errors=True) as folder:
+        server = start_embedded(Path(folder) / "data")
+        try:
+            yield server.url
+        finally:
+            server.release()
+
+
+@pytest.fixture(scope="session")
+def template(server_url: str) -> Iterator[str]:
+    """A migrated database that tests clone; made once."""
+    name = f"{TEMPLATE_PREFIX}_{uuid.uuid4().hex[:12]}"
+    create_database(server_url, name)
+    url = with_database(server_url, name)
+    migrate_dbos(url, "dbos")
+    apply_migrations(url, "helix")
+    try:
+        yield name
+    finally:
+        drop_database(server_url, name)
+
+
+@pytest.fixture
+def database_url(server_url: str, template: str) -> Iterator[str]:
+    """A migrated database of this test's own."""
+    name = f"helix_{uuid.uuid4().hex[:16]}"
+    create_database(server_url, name, template=template)
+    try:
+        yield with_database(server_url, name)
+    finally:
+        drop_database(server_url, name)
+
+
+@pytest.fixture
+def empty_database_url(server_url: str) -> Iterator[str]:
+    """A database of this test's own with nothing in it."""
+    name = f"helix_{uuid.uuid4().hex[:16]}"
+    create_database(server_url, name)
+    try:
+        yield with_database(server_url, name)
+    finally:
+        drop_database(server_url, name)
+
+
+@pytest.fixture
+def connection(database_url: str) -> Iterator[psycopg.Connection]:
+    """An autocommitting look at the test's database, schema helix."""
+    with psycopg.connect(database_url, autocommit=True, options="-csearch_path=helix") as open_connection:
+        yield open_connection
