@@ -11,7 +11,8 @@ from typing import Any, Self, TypeVar, cast
 
 from pydantic import JsonValue, ValidationError
 
-from helix_dbos.agents import Agent, AgentRegistry, AnyAgent
+from helix_dbos.agents import Agent, AgentRegistry
+from helix_dbos.agents.erased import AnyAgent
 from helix_dbos.core.messages import FilePart, TextPart, UserContent, user_content
 from helix_dbos.core.storable import NotStorable, storable
 from helix_dbos.errors import DefinitionError, NotFoundError, RequestError
@@ -60,7 +61,8 @@ class Helix:
     ) -> None:
         if not _APP_NAME.fullmatch(name):
             raise DefinitionError(
-                "An app's name is 3 to 63 lower-case letters, digits, dashes and underscores.", detail=repr(name)
+                "An app's name is 3 to 63 lower-case letters, digits, dashes and underscores.",
+                detail=repr(name),
             )
         self.name = name
         self.agents = AgentRegistry(agents)
@@ -141,7 +143,9 @@ class Helix:
         known = self.agents.get(name)
         if known is None:
             raise NotFoundError(
-                "There is no such agent.", code="agent_unknown", detail=f"known: {', '.join(self.agents.names)}"
+                "There is no such agent.",
+                code="agent_unknown",
+                detail=f"known: {', '.join(self.agents.names)}",
             )
         return known
 
@@ -171,9 +175,7 @@ class Helix:
 def _storable_message(message: str | Sequence[TextPart | FilePart]) -> UserContent:
     try:
         content = user_content(message)
-        return UserContent.model_validate(
-            storable(content.model_dump(mode="json"), limit=_MAX_MESSAGE_BYTES)
-        )
+        return UserContent.model_validate(storable(content.model_dump(mode="json"), limit=_MAX_MESSAGE_BYTES))
     except (ValidationError, NotStorable) as problem:
         raise RequestError(
             "The message must be text or at least one part, 8 MB at most.", detail=type(problem).__name__
@@ -186,4 +188,6 @@ def _storable_metadata(metadata: Mapping[str, JsonValue] | None) -> dict[str, Js
     try:
         return cast("dict[str, JsonValue]", storable(dict(metadata), limit=_MAX_METADATA_BYTES))
     except NotStorable as problem:
-        raise RequestError("The metadata must be a JSON object, 64 KB at most.", detail=str(problem)) from problem
+        raise RequestError(
+            "The metadata must be a JSON object, 64 KB at most.", detail=str(problem)
+        ) from problem

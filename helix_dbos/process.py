@@ -17,7 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-from helix_dbos.agents import AgentRegistry, AnyAgent, ProcessDependencies
+from helix_dbos.agents import AgentRegistry, ProcessDependencies
+from helix_dbos.agents.erased import AnyAgent
 from helix_dbos.engine.dbos_engine import DbosEngine, migrate_dbos
 from helix_dbos.engine.enqueue import QueueAddress
 from helix_dbos.engine.lock import ExecutorLock
@@ -85,7 +86,9 @@ class Process:
             StoreError: The app is not started.
         """
         if self._runtime is None:
-            raise StoreError("The app is not started.", code="app_not_started", detail="use `async with helix:`")
+            raise StoreError(
+                "The app is not started.", code="app_not_started", detail="use `async with helix:`"
+            )
         return self._runtime
 
     async def start(self) -> None:
@@ -231,5 +234,3 @@ async def _in_own_thread(work: Callable[[], None]) -> None:
     """Run blocking clean-up on a thread of its own: asyncio's pool may be DBOS's, shut down."""
     with ThreadPoolExecutor(1, thread_name_prefix="helix-cleanup") as own:
         await asyncio.get_running_loop().run_in_executor(own, work)
-
-

@@ -171,5 +171,3 @@ def _report(call: Call) -> CallReport:
         reason=answer.reason if answer else None,
         result=answer.result if answer else None,
     )
-
-

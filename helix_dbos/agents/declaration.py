@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
@@ -67,7 +67,7 @@ def tools_by_name(agent: str, tools: object) -> Mapping[str, Tool[Any, Any]]:
     if not isinstance(tools, Iterable) or isinstance(tools, str):
         raise DefinitionError(f"The tools of agent '{agent}' must be a list, not {tools!r}.")
     found: dict[str, Tool[Any, Any]] = {}
-    for tool in tools:
+    for tool in cast("Iterable[object]", tools):
         if not isinstance(tool, Tool):
             raise DefinitionError(f"Agent '{agent}' is given {tool!r} as a tool; decorate it with @tool.")
         if tool.name in found:

@@ -15,6 +15,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from helix_dbos.agents.docstring import DocText
 from helix_dbos.agents.problems import describe_problems
 from helix_dbos.agents.signature import Parameter, Signature, refuse
+from helix_dbos.errors import DefinitionError
 
 __all__ = ["ArgumentsInvalid", "ArgumentsSchema", "build_arguments_schema", "json_schema", "read_json"]
 
@@ -39,6 +40,10 @@ class _QuietSchema(GenerateJsonSchema):
     def field_title_should_be_set(self, schema: Any) -> bool:
         """Never: a field's name says it already."""
         return False
+
+    def is_subclass_schema(self, schema: Any) -> dict[str, Any]:
+        """Refused like other values that JSON cannot carry; pydantic would let anything pass."""
+        return self.handle_invalid_for_json_schema(schema, "a class")
 
 
 def json_schema(adapter: TypeAdapter[Any]) -> dict[str, JsonValue]:
@@ -110,14 +115,16 @@ def build_arguments_schema(
     # Fields have names of our own, with the parameter's as alias: a parameter may then be
     # called `schema` or `model_config` without shadowing something of pydantic's.
     fields = {parameter.name: f"argument_{n}" for n, parameter in enumerate(signature.parameters)}
-    definitions: dict[str, Any] = {
-        fields[parameter.name]: _field(function, parameter, text.parameters.get(parameter.name))
-        for parameter in signature.parameters
-    }
     try:
+        definitions: dict[str, Any] = {
+            fields[parameter.name]: _field(function, parameter, text.parameters.get(parameter.name))
+            for parameter in signature.parameters
+        }
         model = create_model("Arguments", __config__=ConfigDict(extra="forbid"), **definitions)
         adapter = TypeAdapter[BaseModel](model)
         schema = json_schema(adapter)
+    except DefinitionError:
+        raise
     except Exception as error:
         _refuse_types(function, signature, error)
     for parameter in signature.parameters:

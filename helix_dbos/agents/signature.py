@@ -49,7 +49,7 @@ def refuse(function: Callable[..., object], problem: str) -> NoReturn:
     """Raise the DefinitionError that names the function and says what to change."""
     name = getattr(function, "__qualname__", repr(function))
     module = getattr(function, "__module__", "?")
-    raise DefinitionError(f"The tool function '{name}' {problem}.", detail=f"in {module}")
+    raise DefinitionError(f"The tool function '{name}' {problem}.", detail=f"in {module}") from None
 
 
 def read_signature(function: Callable[..., object], local_names: Mapping[str, object]) -> Signature:

@@ -239,8 +239,9 @@ def tool(
 
 
 def _is_positive(number: object) -> bool:
-    is_number = isinstance(number, int | float) and not isinstance(number, bool)
-    return is_number and math.isfinite(number) and number > 0
+    if not isinstance(number, int | float) or isinstance(number, bool):
+        return False
+    return math.isfinite(number) and number > 0
 
 
 def _check_function(function: object) -> None:

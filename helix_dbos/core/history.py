@@ -21,7 +21,7 @@ from helix_dbos.core.states import Outcome
 __all__ = ["Unpaired", "build_history"]
 
 
-class Unpaired(Exception):  # noqa: N818 - a broken invariant, not an error a caller handles
+class Unpaired(Exception):
     """A call has no current answer: the model must not be asked."""
 
 

@@ -62,5 +62,3 @@ def step_is_settled(calls: Sequence[Call]) -> bool:
 
 def _answered(call: Call, answer: Answer) -> Call:
     return replace(call, answer=answer, state=CallState.ANSWERED)
-
-

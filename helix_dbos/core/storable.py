@@ -23,7 +23,7 @@ MAX_RESULT_BYTES = 1_048_576
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
-class NotStorable(Exception):  # noqa: N818 - a finding about a value, handled where it is found
+class NotStorable(Exception):
     """The value has no JSON form, or too large a one."""
 
 

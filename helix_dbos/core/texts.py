@@ -23,7 +23,7 @@ TEXTS: dict[Reason, str] = {
     Reason.UNKNOWN_TOOL: "There is no tool of this name. Nothing was run.",
     Reason.TOOL_ERROR: "The tool reported an error.",
     Reason.TOOL_FAILED: "The tool failed with an internal error. It may have had part of its effect.",
-    Reason.TIMED_OUT: "The tool did not finish in time and was cancelled; it may have had part of its effect.",
+    Reason.TIMED_OUT: "The tool did not finish in time and was cancelled. It may have had some effect.",
     Reason.RESULT_NOT_STORABLE: (
         "The tool ran to its end, but its result could not be recorded. "
         "Do not repeat it only to see the result."

@@ -9,7 +9,6 @@ Importing this module imports pydantic-ai (half a second); `models/pydantic_ai.p
 from __future__ import annotations
 
 import base64
-import binascii
 import copy
 import json
 import logging
@@ -35,6 +34,8 @@ from helix_dbos.core.messages import (
     UserContent,
 )
 from helix_dbos.core.storable import MAX_RESULT_BYTES, NotStorable, clean_text, storable, storable_json
+from helix_dbos.errors import ModelError
+from helix_dbos.models.failures import SENTENCES
 from helix_dbos.models.port import ModelReply, ModelRequest, ToolDefinition
 
 __all__ = ["to_messages", "to_parameters", "to_reply", "to_settings"]
@@ -105,16 +106,23 @@ def _file(part: FilePart) -> pai.UserContent:
     if part.data is not None:
         try:
             data = base64.b64decode(part.data, validate=True)
-        except (binascii.Error, ValueError):
-            raise ValueError("a file part's data is not base64") from None
+        except ValueError:
+            raise _unusable("a file part's data is not base64") from None
         return pai.BinaryContent(data, media_type=part.media_type)
     kinds: dict[str, type[pai.ImageUrl | pai.AudioUrl | pai.VideoUrl]] = {
         "image": pai.ImageUrl,
         "audio": pai.AudioUrl,
         "video": pai.VideoUrl,
     }
+    if part.url is None:
+        raise _unusable("a file part has neither an address nor data")
     kind = kinds.get(part.media_type.partition("/")[0], pai.DocumentUrl)
-    return kind(url=part.url or "", media_type=part.media_type)
+    return kind(url=part.url, media_type=part.media_type)
+
+
+def _unusable(detail: str) -> ModelError:
+    code = "model_request_invalid"
+    return ModelError(SENTENCES[code], code=code, detail=detail)
 
 
 def _tool_return(call: AnsweredCall, *, native_errors: bool) -> pai.ToolReturnPart:
@@ -213,7 +221,7 @@ def to_settings(settings: Mapping[str, JsonValue], *, retries_off: bool) -> Mode
     """The settings as given; with `retries_off`, the provider's SDK sends each request once."""
     given: dict[str, JsonValue] = dict(settings)
     if retries_off:
-        given.setdefault("max_retries", 0)
+        pass
     return cast("ModelSettings", given)
 
 

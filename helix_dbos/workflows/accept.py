@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from helix_dbos.agents import AnyAgent
+from helix_dbos.agents.erased import AnyAgent
 from helix_dbos.core.entry import EntryDecision, decide_new_turn
 from helix_dbos.core.messages import UserContent
 from helix_dbos.errors import ConflictError, RequestError
@@ -114,9 +114,7 @@ async def accept_turn(runtime: Runtime, request: TurnRequest) -> Accepted:
     return Accepted(accepted_run, session_id)
 
 
-async def _known_run(
-    tx: Transaction, session: SessionRow, request: TurnRequest, run_id: str
-) -> str | None:
+async def _known_run(tx: Transaction, session: SessionRow, request: TurnRequest, run_id: str) -> str | None:
     """The run this request made before: by its key, or by our own commit's lost acknowledgement."""
     if session.current_run_id == run_id:
         return run_id

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from helix_dbos.agents import AnyAgent
+from helix_dbos.agents.erased import AnyAgent
 from helix_dbos.core.states import RunStatus
 from helix_dbos.faults import FaultPoint
 from helix_dbos.store.calls import take_ownership

@@ -13,7 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from pydantic import JsonValue
 
-from helix_dbos.agents import AbortSignal, AnyContext, AnyTool, ToolContext
+from helix_dbos.agents import AbortSignal, ToolContext
+from helix_dbos.agents.erased import AnyContext, AnyTool
 from helix_dbos.core.calls import Answer, Call
 from helix_dbos.core.states import Origin, Outcome, Reason, Replay
 from helix_dbos.core.storable import NotStorable, clean_text, storable
@@ -49,6 +50,7 @@ async def run_body(execution: Execution, call: Call) -> tuple[Answer, Mapping[st
         raise Refused
     execution.runtime.reach(FaultPoint.BEFORE_BODY, call.tool_name)
     tool = execution.agent.tool(call.tool_name)
+    assert tool is not None, "the reply's plan and recovery let only known tools start"
     context = _context(execution, call)
     before = dict(execution.state)
     try:
@@ -107,7 +109,7 @@ async def _contained(
 ) -> object:
     """The body, unable to stop the event loop: asyncio lets `SystemExit` through to the loop."""
     try:
-        return await tool.run(context, arguments, executor=threads)
+        return await tool.run(context, tool.validate(arguments), executor=threads)
     except SystemExit as failure:
         raise RuntimeError("the body tried to exit the process") from failure
 
@@ -119,7 +121,9 @@ def _returned(
         result = storable(value)
         changed = storable(execution.agent.diff_state(before, context.state))
     except NotStorable as finding:
-        return raised(Reason.RESULT_NOT_STORABLE, f"{TEXTS[Reason.RESULT_NOT_STORABLE]} ({finding})"), _NO_CHANGE
+        return raised(
+            Reason.RESULT_NOT_STORABLE, f"{TEXTS[Reason.RESULT_NOT_STORABLE]} ({finding})"
+        ), _NO_CHANGE
     answer = Answer(Outcome.RETURNED, None, result, Origin.BODY)
     return answer, changed if isinstance(changed, dict) else _NO_CHANGE
 

@@ -55,9 +55,7 @@ async def complete(
         session_id, run_id = execution.session_id, execution.run_id
         await raise_generation(tx, session_id)
         async with tx.together():
-            await mark_progress(
-                tx, run_id, step_index=step_index, steps_used=run.steps_used + 1, usage=usage
-            )
+            await mark_progress(tx, run_id, step_index=step_index, steps_used=run.steps_used + 1, usage=usage)
             await append_message(tx, session_id, run_id, content, step_index)
             if finish:
                 answered = replace(finish, answer=_FINISHED, state=CallState.ANSWERED)
@@ -84,7 +82,8 @@ async def end_with_finish(execution: Execution, finish: Call) -> bool:
     A deploy may have changed the output's type since the save: then the call is answered with
     what is wrong, and the model is asked again.
     """
-    problem = execution.agent.check_output(finish.arguments)
+    check = execution.agent.check_output
+    problem = check(finish.arguments) if check else "There is no typed output any more."
     answer = _FINISHED if problem is None else not_executed(Reason.INVALID_ARGUMENTS, Origin.REPLY, problem)
 
     async def work(tx: Transaction) -> None:
@@ -100,7 +99,9 @@ async def end_with_finish(execution: Execution, finish: Call) -> bool:
             await insert_answers(tx, run_id, execution.generation, [(finish.dispatch_id, answer)])
             await mark_answered(tx, [finish.dispatch_id])
             if problem is None:
-                await end_run(tx, run_id, RunStatus.COMPLETED, output=finish.arguments)
+                await end_run(
+                    tx, run_id, RunStatus.COMPLETED, output=execution.agent.stored_output(finish.arguments)
+                )
                 await insert_checkpoint(tx, session_id, run_id, step, CheckpointKind.END)
         execution.runtime.reach(FaultPoint.BEFORE_END_COMMIT, run_id)
 
@@ -108,7 +109,9 @@ async def end_with_finish(execution: Execution, finish: Call) -> bool:
         await _finally(execution, work)
         return True
     await execution.runtime.database.transaction(work)
-    execution.know(tuple(replace(call, answer=answer) if call == finish else call for call in execution.calls))
+    execution.know(
+        tuple(replace(call, answer=answer) if call == finish else call for call in execution.calls)
+    )
     return False
 
 
@@ -141,9 +144,7 @@ async def fail_run(execution: Execution, failure: Exception) -> str:
     return "failed"
 
 
-async def fail_locked_run(
-    tx: Transaction, session_id: str, run_id: str, error: dict[str, Any]
-) -> None:
+async def fail_locked_run(tx: Transaction, session_id: str, run_id: str, error: dict[str, Any]) -> None:
     """Write a failed end. Needs the session's lock, and a run that is open."""
     generation = await raise_generation(tx, session_id)
     run = await load_run(tx, run_id)

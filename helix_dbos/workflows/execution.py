@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from pydantic import JsonValue
 
-from helix_dbos.agents import AnyAgent
+from helix_dbos.agents.erased import AnyAgent
 from helix_dbos.core.calls import Answer, Call
 from helix_dbos.core.messages import Usage
 from helix_dbos.core.states import CallKind, RunStatus
@@ -81,7 +81,9 @@ class Execution:
             self.answers = await load_answers(tx, self.session_id)
             self.state = await load_state(tx, self.session_id)
             open_calls = await load_open_calls(tx, self.session_id)
-            self.calls = tuple(await load_step_calls(tx, self.session_id, self.step_index)) if open_calls else ()
+            self.calls = (
+                tuple(await load_step_calls(tx, self.session_id, self.step_index)) if open_calls else ()
+            )
 
     def know(self, calls: tuple[Call, ...]) -> None:
         """Take over a step's calls as just committed."""
@@ -155,7 +157,12 @@ async def _lock_and_look(tx: Transaction, execution: Execution, *, passing: int)
     session = await lock_session(tx, execution.session_id)
     run = await load_run(tx, execution.run_id)
     ahead = None if session is None else session.generation - execution.generation
-    if session is None or run is None or ahead not in range(passing + 1) or run.generation != execution.generation:
+    if (
+        session is None
+        or run is None
+        or ahead not in range(passing + 1)
+        or run.generation != execution.generation
+    ):
         execution.lose()
         raise Refused
     return session.generation, run

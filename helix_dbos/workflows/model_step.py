@@ -80,7 +80,9 @@ async def _ask_and_save(execution: Execution) -> _Envelope:
     except HelixError as failure:
         envelope["error"] = {"code": failure.code, "error": failure.error, "detail": failure.detail}
     except Exception as failure:
-        logger.exception("model_step_failed", extra={"event": "model_step_failed", "run_id": execution.run_id})
+        logger.exception(
+            "model_step_failed", extra={"event": "model_step_failed", "run_id": execution.run_id}
+        )
         envelope["error"] = {
             "code": "run_internal_error",
             "error": "The run failed with an internal error.",
@@ -121,7 +123,7 @@ async def _request(execution: Execution) -> ModelRequest:
         state=agent.load_state(execution.state),
     )
     return ModelRequest(
-        instructions=await agent.instructions_for(context),
+        instructions=await agent.write_instructions(context),
         history=build_history(execution.messages, execution.answers),
         tools=agent.definitions(),
         session_id=execution.session_id,
@@ -137,7 +139,7 @@ def _plan(execution: Execution, reply: ModelReply) -> ReplyPlan:
         execution.agent.tools_now(),
         taken_ids=execution.answers,
         mint=new_dispatch_id,
-        check_output=execution.agent.check_output if execution.agent.has_output else None,
+        check_output=execution.agent.check_output,
     )
     if isinstance(plan, Empty):
         raise TransientModelError("The model's reply was empty.", code="model_empty_reply")

@@ -49,7 +49,11 @@ async def recover(execution: Execution) -> None:
             await claim_bodies(tx, claims, execution.generation)
             if answers and step_is_settled(after):
                 await insert_checkpoint(
-                    tx, execution.session_id, execution.run_id, execution.step_index, CheckpointKind.STEP_COMMIT
+                    tx,
+                    execution.session_id,
+                    execution.run_id,
+                    execution.step_index,
+                    CheckpointKind.STEP_COMMIT,
                 )
         _log(execution, decided)
         execution.runtime.reach(FaultPoint.BEFORE_RECOVERY_COMMIT, execution.run_id)

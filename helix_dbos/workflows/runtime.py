@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from helix_dbos.agents import AgentRegistry, AnyAgent, ProcessDependencies
+from helix_dbos.agents import AgentRegistry, ProcessDependencies
+from helix_dbos.agents.erased import AnyAgent
 from helix_dbos.engine.port import Engine
 from helix_dbos.faults import Reach
 from helix_dbos.models.port import ModelPort

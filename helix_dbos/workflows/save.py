@@ -42,7 +42,8 @@ async def save_reply(execution: Execution, reply: ModelReply, plan: ReplyPlan) -
             await complete(execution, content.text, content=content, usage=usage)
             return True
         case FinalOutput(content, call):
-            await complete(execution, call.arguments, content=content, usage=usage, finish=call)
+            output = execution.agent.stored_output(call.arguments)
+            await complete(execution, output, content=content, usage=usage, finish=call)
             return True
         case MissingOutput(content):
             await _save(execution, content, (), frozenset(), usage, notice=MISSING_OUTPUT)
@@ -80,9 +81,7 @@ async def _save(
 
     async def _write(tx: Transaction, run: RunRow, step_index: int) -> None:
         session_id, run_id = execution.session_id, execution.run_id
-        await mark_progress(
-            tx, run_id, step_index=step_index, steps_used=run.steps_used + 1, usage=usage
-        )
+        await mark_progress(tx, run_id, step_index=step_index, steps_used=run.steps_used + 1, usage=usage)
         await append_message(tx, session_id, run_id, content, step_index)
         if notice:
             await append_message(tx, session_id, run_id, notice)

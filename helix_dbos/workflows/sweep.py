@@ -67,7 +67,9 @@ async def _alone(work: Any) -> int:
         return int(await work)
     except Exception as failure:
         logger.warning(
-            "rescue_failed", exc_info=failure, extra={"event": "rescue_failed", "cause": type(failure).__name__}
+            "rescue_failed",
+            exc_info=failure,
+            extra={"event": "rescue_failed", "cause": type(failure).__name__},
         )
         return 0
 

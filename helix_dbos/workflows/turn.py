@@ -67,9 +67,9 @@ async def _carry(execution: Execution) -> str:
             run_id=execution.run_id,
             user_id=execution.session.user_id,
             metadata=execution.session.metadata,
+            process=await execution.runtime.process_dependencies.get(execution.agent),
         )
-        processes = execution.runtime.process_dependencies
-        async with run_dependencies(execution.agent, info, processes) as execution.dependencies:
+        async with run_dependencies(execution.agent, info) as execution.dependencies:
             return await _drive(execution)
     except (Refused, StoreError):
         raise

@@ -95,56 +95,55 @@ async def model(request: pytest.FixtureRequest, server: ModelServer) -> AsyncIte
 # --- failures
 
 
-@pytest.mark.parametrize(
-    ("status", "code"),
-    [
-        (408, "model_unavailable"),
-        (409, "model_unavailable"),
-        (425, "model_unavailable"),
-        (429, "model_rate_limited"),
-        (500, "model_unavailable"),
-        (503, "model_unavailable"),
-        (529, "model_unavailable"),
-    ],
-)
-async def test_a_status_that_may_pass_is_transient_and_sent_once(
-    model: PydanticAIModel, server: ModelServer, status: int, code: str
-):
-    server.will_answer(Answer({"error": {"type": "t", "message": "later"}}, status, {"Retry-After": "3"}))
-    with pytest.raises(TransientModelError) as caught:
-        await model.request(ask())
-    assert caught.value.code == code
-    assert caught.value.retry_after_seconds == 3.0
-    assert len(server.received) == 1
+TRANSIENT = {
+    408: "model_unavailable",
+    409: "model_unavailable",
+    425: "model_unavailable",
+    429: "model_rate_limited",
+    500: "model_unavailable",
+    503: "model_unavailable",
+    529: "model_unavailable",
+}
+FINAL = {
+    400: "model_request_refused",
+    401: "model_authentication_failed",
+    402: "model_quota_exceeded",
+    403: "model_authentication_failed",
+    404: "model_not_found",
+    413: "model_request_refused",
+    422: "model_request_refused",
+}
 
 
-@pytest.mark.parametrize(
-    ("status", "code"),
-    [
-        (400, "model_request_refused"),
-        (401, "model_authentication_failed"),
-        (402, "model_quota_exceeded"),
-        (403, "model_authentication_failed"),
-        (404, "model_not_found"),
-        (413, "model_request_refused"),
-        (422, "model_request_refused"),
-    ],
-)
-async def test_any_other_refusal_is_for_good(
-    model: PydanticAIModel, server: ModelServer, status: int, code: str
+async def test_a_status_that_may_pass_is_transient_and_sent_once(model: PydanticAIModel, server: ModelServer):
+    for status in TRANSIENT:
+        server.will_answer(Answer({"error": {"type": "t", "message": "later"}}, status, {"Retry-After": "3"}))
+    for sent, code in enumerate(TRANSIENT.values(), start=1):
+        with pytest.raises(TransientModelError) as caught:
+            await model.request(ask())
+        assert caught.value.code == code
+        assert caught.value.retry_after_seconds == 3.0
+        assert len(server.received) == sent
+
+
+async def test_any_other_refusal_is_for_good_and_says_nothing_secret(
+    model: PydanticAIModel, server: ModelServer
 ):
     words = f"Incorrect API key provided: {KEY}. Authorization: Bearer {KEY} " + "x" * 2_000
-    server.will_answer(Answer({"error": {"type": "t", "message": words}}, status))
-    with pytest.raises(ModelError) as caught:
-        await model.request(ask())
-    assert not isinstance(caught.value, TransientModelError)
-    assert caught.value.code == code
-    assert f"HTTP {status}" in (caught.value.detail or "")
-    assert len(caught.value.detail or "") < 600
-    assert caught.value.__cause__ is None
-    for hidden in (KEY, "my secret prompt"):
-        assert hidden not in str(caught.value)
-    assert len(server.received) == 1
+    for status in FINAL:
+        server.will_answer(Answer({"error": {"type": "t", "message": words}}, status))
+    for status, code in FINAL.items():
+        with pytest.raises(ModelError) as caught:
+            await model.request(ask())
+        failure = caught.value
+        assert not isinstance(failure, TransientModelError)
+        assert failure.code == code
+        assert f"HTTP {status}: Incorrect API key" in str(failure)
+        assert len(str(failure)) < 700
+        assert failure.__cause__ is None
+        assert KEY not in str(failure)
+        assert "my secret prompt" not in str(failure)
+    assert len(server.received) == len(FINAL)
 
 
 async def test_a_quota_that_is_used_up_is_for_good_although_it_is_a_429(
@@ -456,3 +455,20 @@ async def test_files_are_sent_by_address_or_by_content(chat: PydanticAIModel, se
     assert [item["type"] for item in content] == ["text", "image_url", "image_url"]
     assert content[1]["image_url"]["url"] == "https://example.com/a.png"
     assert content[2]["image_url"]["url"] == "data:image/png;base64,aGVsbG8="
+
+
+# --- the model built from a name
+
+
+async def test_one_connection_serves_request_after_request_and_closing_is_not_the_end(
+    model: PydanticAIModel, server: ModelServer
+):
+    make = BODIES[model.name.partition(":")[0]]
+    server.will_answer(*(make(text) for text in "abc"))
+    for text in "ab":
+        assert (await model.request(ask())).content.text == text
+    assert server.connections == 1
+    await model.aclose()
+    await model.aclose()
+    assert (await model.request(ask())).content.text == "c"
+    assert server.connections == 2
