@@ -124,6 +124,7 @@ class Process:
         engine = self._engine(source)
         self._runtime = runtime = self._make_runtime(database, engine)
         self._closers.append(runtime.process_dependencies.aclose)
+        self._closers.append(self._close_models)
         self._closers.append(self._release_threads)
         await engine.launch(self._run_stretch, worker=self.role == "worker")
         self._closers.append(self._drain)
@@ -225,6 +226,13 @@ class Process:
             execution.lose()
         if runtime.live:
             logger.warning("drain_left_runs", extra={"event": "drain_left_runs", "runs": len(runtime.live)})
+
+    async def _close_models(self) -> None:
+        for model in self._models.values():
+            close = getattr(model, "aclose", None)
+            if close is not None:
+                await close()
+        self._models.clear()
 
     async def _release_threads(self) -> None:
         self.runtime.threads.shutdown(wait=False, cancel_futures=True)

@@ -20,6 +20,9 @@ __all__ = ["MAX_RESULT_BYTES", "NotStorable", "clean_text", "storable", "storabl
 MAX_RESULT_BYTES = 1_048_576
 """The most a stored result may take as JSON, in bytes."""
 
+MAX_DEPTH = 100
+"""The deepest nesting of a stored value: pydantic refuses to read back much deeper ones."""
+
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
@@ -38,10 +41,7 @@ def storable_json(value: JsonValue) -> JsonValue:
     Raises:
         NotStorable: The value is nested too deeply.
     """
-    try:
-        return _clean(value)
-    except RecursionError as problem:
-        raise NotStorable("nested too deeply") from problem
+    return _clean(value)
 
 
 def storable(value: object, *, limit: int = MAX_RESULT_BYTES) -> JsonValue:
@@ -52,12 +52,14 @@ def storable(value: object, *, limit: int = MAX_RESULT_BYTES) -> JsonValue:
         limit: The most bytes its JSON text may take.
 
     Raises:
-        NotStorable: The value has no JSON form, is recursive, or is over the limit.
+        NotStorable: The value has no JSON form, is recursive or too deep, or is over the limit.
     """
     try:
         plain = cast("JsonValue", to_jsonable_python(value, inf_nan_mode="null"))
-        clean = _clean(_with_text_keys(plain))
+        clean = _clean(plain)
         size = len(json.dumps(clean, ensure_ascii=False, allow_nan=False).encode("utf-8"))
+    except NotStorable:
+        raise
     except Exception as problem:  # the value's own code runs here: serialisers, iterators, properties
         raise NotStorable(f"no JSON form: {type(problem).__name__}") from problem
     if size > limit:
@@ -65,21 +67,15 @@ def storable(value: object, *, limit: int = MAX_RESULT_BYTES) -> JsonValue:
     return clean
 
 
-def _clean(value: JsonValue) -> JsonValue:
+def _clean(value: JsonValue, depth: int = 0) -> JsonValue:
+    if depth > MAX_DEPTH:
+        raise NotStorable(f"nested more than {MAX_DEPTH} deep")
     if isinstance(value, str):
         return clean_text(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, list):
-        return [_clean(item) for item in value]
-    if isinstance(value, dict):
-        return {clean_text(key): _clean(item) for key, item in value.items()}
-    return value
-
-
-def _with_text_keys(value: JsonValue) -> JsonValue:
+        return [_clean(item, depth + 1) for item in value]
     if isinstance(value, Mapping):
-        return {str(key): _with_text_keys(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_with_text_keys(item) for item in value]
+        return {clean_text(str(key)): _clean(item, depth + 1) for key, item in value.items()}
     return value

@@ -221,7 +221,7 @@ def to_settings(settings: Mapping[str, JsonValue], *, retries_off: bool) -> Mode
     """The settings as given; with `retries_off`, the provider's SDK sends each request once."""
     given: dict[str, JsonValue] = dict(settings)
     if retries_off:
-        pass
+        given.setdefault("max_retries", 0)
     return cast("ModelSettings", given)
 
 

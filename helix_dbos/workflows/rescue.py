@@ -57,6 +57,7 @@ async def rescue(runtime: Runtime, stranded: StrandedRun) -> bool:
     done = await runtime.database.transaction(work)
     runtime.reach(FaultPoint.AFTER_RESCUE, stranded.run_id)
     if done:
+        await _cancel_old(runtime, stranded)
         logger.warning(
             "run_rescued",
             extra={
@@ -67,6 +68,16 @@ async def rescue(runtime: Runtime, stranded: StrandedRun) -> bool:
             },
         )
     return done
+
+
+async def _cancel_old(runtime: Runtime, stranded: StrandedRun) -> None:
+    """Housekeeping: the old engine row is over. What this misses, a later sweep cancels."""
+    if stranded.cause is StrandedCause.MISSING:
+        return
+    try:
+        await runtime.engine.cancel([stranded.workflow_id])
+    except Exception as failure:
+        logger.info("cancel_failed", extra={"event": "cancel_failed", "cause": type(failure).__name__})
 
 
 def _as_seen(run: RunRow, stranded: StrandedRun) -> bool:

@@ -1,0 +1,97 @@
+"""Real worker processes for the crash tests, forked from a server that has imported everything.
+
+Forking from a prepared process takes milliseconds where a fresh interpreter takes seconds;
+what runs is the same: its own process, event loop, connections, lock, and death.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.context import ForkServerProcess
+from types import TracebackType
+from typing import Any, Self
+
+from helix_dbos.settings import Role
+from tests.fault.world import Script
+
+__all__ = ["Start", "Worker", "Workers"]
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["tests.fault.worker"])
+
+
+@dataclass(frozen=True)
+class Start:
+    """How a worker starts.
+
+    Args:
+        message: A turn it accepts itself once it is up.
+        settings: Overrides of `Settings` fields.
+    """
+
+    database_url: str
+    script: Script
+    role: Role = "worker"
+    app: str = "helix"
+    session_id: str | None = None
+    message: str | None = None
+    settings: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+class Worker:
+    """One started process."""
+
+    def __init__(self, start: Start) -> None:
+        from tests.fault.worker import main
+
+        self.process: ForkServerProcess = _context.Process(target=main, args=(start,), daemon=True)
+        self.process.start()
+
+    @property
+    def pid(self) -> int:
+        assert self.process.pid is not None
+        return self.process.pid
+
+    def send(self, number: int) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+    def dies(self, seconds: float = 20) -> int:
+        """Wait until the process is gone; its exit code, negative for a signal."""
+        self.process.join(seconds)
+        code = self.process.exitcode
+        assert code is not None, "the process outlived its deadline"
+        return code
+
+    def end(self) -> None:
+        """Make sure that it is gone."""
+        self.send(signal.SIGCONT)
+        self.send(signal.SIGKILL)
+        self.process.join(10)
+
+
+class Workers:
+    """Starts workers and ends every one of them, whatever happens."""
+
+    def __init__(self) -> None:
+        self._all: list[Worker] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for worker in self._all:
+            worker.end()
+
+    def start(self, start: Start) -> Worker:
+        worker = Worker(start)
+        self._all.append(worker)
+        return worker
+
+

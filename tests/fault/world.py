@@ -1,0 +1,160 @@
+"""The agents of the crash tests: every kind of call, each body seen by the witness.
+
+Built anew in each process from a `Script`, so that a test can deploy a changed world.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from helix_dbos import Agent, ModelRequest, Tool, ToolContext, ToolError, tool
+from helix_dbos.core.messages import AnsweredCall
+from helix_dbos.faults import FaultPoint
+from helix_dbos.testing.scripted import ScriptedModel, call, calls, say
+from tests.fault.witness import Witness
+
+__all__ = ["Kill", "Script", "make_agent", "make_reach"]
+
+
+@dataclass(frozen=True)
+class Kill:
+    """When this process sends itself a signal.
+
+    Args:
+        about: Only for this tool; any when None.
+        nth: At the nth time the point is reached.
+    """
+
+    point: FaultPoint
+    about: str | None = None
+    nth: int = 1
+    signal: int = signal.SIGKILL
+
+
+@dataclass(frozen=True)
+class Script:
+    """What a process's world looks like.
+
+    Args:
+        steps: Each step's calls as (tool, arguments); the reply after them is the text `done`.
+        without: Tools that this deployment has removed.
+        changed: Tools whose policy this deployment has turned unsafe.
+        strict: Whether `put` refuses its stored arguments now.
+        body_seconds: How long each body takes.
+    """
+
+    witness: Path
+    steps: tuple[tuple[tuple[str, dict[str, Any]], ...], ...]
+    without: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    strict: bool = False
+    body_seconds: float = 0.0
+    agent: str = "desk"
+    kill: Kill | None = None
+    suicidal: tuple[str, ...] = field(default=())
+
+
+MIXED = (
+    (
+        ("charge", {"n": 1}),
+        ("put", {"n": 2}),
+        ("fail", {"n": 3}),
+        ("grouped", {"n": 4}),
+        ("grouped", {"n": 5}),
+        ("chained", {"n": 6}),
+        ("chained", {"n": 7}),
+    ),
+    (("put", {"n": 8}),),
+)
+"""A step with every kind of call, then a small one."""
+
+
+def make_reach(witness: Witness, kill: Kill | None) -> Callable[[FaultPoint, str], None]:
+    """Send the signal at the wanted point; remember in the witness that it was reached."""
+    seen = 0
+
+    def reach(point: FaultPoint, about: str) -> None:
+        nonlocal seen
+        if kill is None or point is not kill.point or kill.about not in (None, about):
+            return
+        seen += 1
+        if seen == kill.nth:
+            witness.saw("signal", point=point.value, about=about)
+            os.kill(os.getpid(), kill.signal)
+
+    return reach
+
+
+def make_agent(script: Script) -> Agent[Any, Any, Any]:
+    """The agent as this deployment declares it."""
+    witness = Witness(script.witness)
+
+    async def body(ctx: ToolContext, name: str, n: int) -> str:
+        facts = {"session_id": ctx.session_id, "dispatch_id": ctx.dispatch_id, "tool": name, "n": n}
+        witness.saw("start", attempt=ctx.attempt, run_id=ctx.run_id, **facts)
+        if name in script.suicidal:
+            os.kill(os.getpid(), signal.SIGKILL)
+        await asyncio.sleep(script.body_seconds)
+        witness.saw("end", attempt=ctx.attempt, **facts)
+        return f"{name} {n}"
+
+    tools = [_tool(script, name, body) for name in _POLICIES if name not in script.without]
+    replies = [calls(*(call(name, arguments) for name, arguments in step)) for step in script.steps]
+    model = ScriptedModel([*replies, say("done")], on_request=lambda request: _witness_ask(witness, request))
+    return Agent(name=script.agent, model=model, instructions="Obey the script.", tools=tools)
+
+
+_POLICIES: dict[str, dict[str, Any]] = {
+    "charge": {},
+    "put": {"replay": "safe"},
+    "fail": {"replay": "safe"},
+    "grouped": {"replay": "safe", "concurrency_group": "g"},
+    "chained": {"sequential": True},
+    "safely_chained": {"replay": "safe", "sequential": True},
+    "solo": {"replay": "safe"},
+}
+
+
+def _tool(script: Script, name: str, body: Callable[[ToolContext, str, int], Any]) -> Tool[Any, Any, ..., Any]:
+    options = dict(_POLICIES[name])
+    if name in script.changed:
+        options["replay"] = "unsafe"
+
+    if script.strict and name == "put":
+
+        @tool(name=name, **options)
+        async def strict_function(ctx: ToolContext, n: int, reason: str) -> str:
+            """Do it, giving a reason."""
+            return await body(ctx, name, n)
+
+        return strict_function
+
+    @tool(name=name, **options)
+    async def function(ctx: ToolContext, n: int) -> str:
+        """Do it."""
+        result = await body(ctx, name, n)
+        if name == "fail":
+            raise ToolError("it cannot be done")
+        return result
+
+    return function
+
+
+def _witness_ask(witness: Witness, request: ModelRequest) -> None:
+    answered: list[AnsweredCall] = [
+        item for group in request.history if isinstance(group, tuple) for item in group
+    ]
+    witness.saw(
+        "ask",
+        session_id=request.session_id,
+        run_id=request.run_id,
+        step=request.step_index,
+        answered=[item.tool_call_id for item in answered],
+        texts=[item.content for item in answered],
+    )
