@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 
 import psycopg
 import pytest
 
-from helix_dbos.embedded import start_embedded
+from helix_dbos.embedded import temporary_server
 from helix_dbos.engine.dbos_engine import migrate_dbos
 from helix_dbos.store.migration import apply_migrations
 from tests.support.databases import create_database, drop_database, with_database
@@ -26,12 +24,8 @@ def server_url() -> Iterator[str]:
     if given:
         yield given
         return
-    with tempfile.TemporaryDirectory(prefix="helix-test-", ignore_cleanup_errors=True) as folder:
-        server = start_embedded(Path(folder) / "data")
-        try:
-            yield server.url
-        finally:
-            server.release()
+    with temporary_server() as server:
+        yield server.url
 
 
 @pytest.fixture(scope="session")

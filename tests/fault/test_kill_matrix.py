@@ -5,16 +5,13 @@ The matrix is parametrised over the enum itself: a point that no route reaches f
 
 from __future__ import annotations
 
+import signal
 import uuid
-from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from helix_dbos.embedded import temporary_server
 from helix_dbos.faults import FaultPoint
-from tests.fault.processes import Start, Worker, Workers
+from tests.fault.processes import Start, Workers
 from tests.fault.truth import Truth, wait_for_end
 from tests.fault.witness import Witness
 from tests.fault.world import MIXED, Kill, Script
@@ -59,36 +56,21 @@ def _name(kill: Kill) -> str:
     return f"{kill.point.value}-{kill.about or kill.nth}"
 
 
-@pytest.fixture(scope="module")
-def rescued_by(module_database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
-    """A healthy process that is up all the time and rescues what the victims leave."""
-    script = Script(tmp_path_factory.mktemp("rescuer") / "witness", MIXED)
-    with Workers() as workers:
-        yield workers.start(Start(module_database_url, script))
-
-
 @pytest.mark.parametrize("kill", CELLS, ids=_name)
-def test_truth_survives_a_kill(
-    kill: Kill, module_database_url: str, rescuer: Witness, tmp_path: Path
-) -> None:
+@pytest.mark.usefixtures("standing_rescuer")
+def test_truth_survives_a_kill(kill: Kill, shared_database_url: str, shared_witness: Witness) -> None:
     session_id = f"s-{uuid.uuid4().hex}"
-    script = Script(rescuer.path, MIXED, kill=kill, body_seconds=0.02)
-    witness = rescuer
+    script = Script(shared_witness.path, MIXED, kill=kill, body_seconds=0.02)
     with Workers() as workers:
-        victim = workers.start(
-            Start(module_database_url, script, session_id=session_id, message="go")
-        )
-        assert victim.dies() == -9
-        assert len([e for e in witness.events("signal") if e.pid == victim.pid]) == 1
-        run = wait_for_end(module_database_url, session_id)
+        victim = workers.start(Start(shared_database_url, script, session_id=session_id, message="go"))
+        assert victim.dies() == -signal.SIGKILL
+        assert [event.pid for event in shared_witness.events("signal")].count(victim.pid) == 1
+        run = wait_for_end(shared_database_url, session_id)
     assert run["status"] == "completed", run
-    Truth(module_database_url, session_id, witness).holds(asked_again=_steps_asked_again(kill))
+    Truth(shared_database_url, session_id, shared_witness).holds(asked_again=_steps_asked_again(kill))
 
 
 def _steps_asked_again(kill: Kill) -> frozenset[int]:
     if kill.point in _UNSAVED:
         return frozenset({kill.nth - 1})
     return frozenset({2}) if kill.point is FaultPoint.BEFORE_END_COMMIT else frozenset()
-
-
-_ = (replace, temporary_server)

@@ -159,7 +159,7 @@ def test_two_first_starts_at_once_share_one_server(empty_folder: Path):
         assert stopped(empty_folder)
 
 
-@pytest.mark.parametrize("round_", range(3))
+@pytest.mark.parametrize("round_", range(2))
 def test_a_killed_postmaster_loses_no_acknowledged_row(folder: Path, round_: int):
     acknowledged: list[int] = []
 

@@ -47,15 +47,22 @@ def poll(condition: Callable[[], object], *, seconds: float = 15.0) -> object:
 def processes(folder: Path) -> list[psutil.Process]:
     """Live processes that name the folder in their command line: postmasters, and users started by tests."""
     found = []
-    for process in psutil.process_iter(["cmdline"]):
+    for process in psutil.process_iter(["cmdline", "ppid"]):
         if any(str(folder) in part for part in process.info["cmdline"] or ()):
             found.append(process)
     return found
 
 
 def postmasters(folder: Path) -> list[psutil.Process]:
-    """Live postmasters below the folder; seen from outside, without any lock or pid file."""
-    return [process for process in processes(folder) if process.info["cmdline"][0].endswith("bin/postgres")]
+    """Live postmasters below the folder; seen from outside, without any lock or pid file.
+
+    A child just forked still bears its postmaster's command line, so children are left out.
+    """
+    servers = [
+        process for process in processes(folder) if process.info["cmdline"][0].endswith("bin/postgres")
+    ]
+    pids = {process.pid for process in servers}
+    return [process for process in servers if process.info["ppid"] not in pids]
 
 
 def stopped(folder: Path) -> bool:

@@ -17,7 +17,7 @@ from helix_dbos.core.states import CallKind, Replay
 from helix_dbos.errors import DefinitionError
 
 if TYPE_CHECKING:
-    from somewhere import OnlyForTheChecker  # type: ignore[import-not-found]
+    from somewhere import OnlyForTheChecker
 
 
 class Deps:
@@ -81,7 +81,7 @@ def test_a_tool_stays_callable_and_looks_like_its_function():
 
 def test_a_tool_is_immutable():
     with pytest.raises(AttributeError):
-        bare.name = "other"  # type: ignore[misc]
+        bare.name = "other"
 
 
 @pytest.mark.parametrize("policy", ["transactional", "verified", "idempotent", "", None, 1, []])
@@ -130,7 +130,7 @@ def run_context(ctx: RunContext): ...
 def run_info(info: RunInfo[Deps]): ...
 def abort_signal(abort: AbortSignal): ...
 def underscore(_key: str): ...
-def unknown_name(key: Nowhere): ...  # type: ignore[name-defined]  # noqa: F821
+def unknown_name(key: Nowhere): ...  # noqa: F821
 def checker_only(key: OnlyForTheChecker): ...
 def a_callable(key: Callable[[], None]): ...
 def a_class(key: type[int]): ...
@@ -268,5 +268,5 @@ def test_a_local_name_out_of_reach_is_a_clear_error():
         @tool
         def search(query: Query) -> None: ...
 
-    with pytest.raises(DefinitionError, match="'query'.*cannot be resolved.*'Query'"):
+    with pytest.raises(DefinitionError, match=r"'query'.*cannot be resolved.*'Query'"):
         declare()

@@ -98,7 +98,7 @@ def test_the_schema_is_a_closed_object_with_descriptions_and_defaults():
     assert properties["note"] == {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None}
     assert properties["day"] == {"type": "string", "format": "date"}
     assert properties["tags"] == {"type": "array", "items": {"type": "string"}, "default": []}
-    assert set(schema["$defs"]) >= {"Address", "Point", "Filter", "Colour"}  # type: ignore[arg-type]
+    assert set(schema["$defs"]) >= {"Address", "Point", "Filter", "Colour"}
 
 
 def test_values_are_python_values_with_defaults():
@@ -141,7 +141,7 @@ def test_parameters_may_have_the_names_of_pydantic_s_own(name):
     exec(f"def named({name}: int) -> None: ...", namespace)
     named = tool(namespace["named"])
     assert named.validate({name: 1}) == {name: 1}
-    assert list(named.definition.parameters["properties"]) == [name]  # type: ignore[arg-type]
+    assert list(named.definition.parameters["properties"]) == [name]
     assert named.problem_with({"argument_0": 1}) == (
         f"{name}: Field required\nargument_0: Extra inputs are not permitted"
     )
@@ -152,9 +152,9 @@ def test_field_as_default_and_inside_annotated():
     def fields(
         a: int = Field(ge=1),
         b: int = Field(default=5, description="bee"),
-        c: list[int] = Field(default_factory=list),
+        c: list[int] = Field(default_factory=list),  # noqa: B008 - what is tested
         d: Annotated[int, Field(default=7)] = 8,
-        e: Annotated[int, Field(default=9)] = ...,  # type: ignore[assignment]
+        e: Annotated[int, Field(default=9)] = ...,
     ) -> None: ...
 
     properties: Any = fields.definition.parameters["properties"]
