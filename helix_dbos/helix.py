@@ -64,7 +64,7 @@ class Helix:
                 "An app's name is 3 to 63 lower-case letters, digits, dashes and underscores.",
                 detail=repr(name),
             )
-        self.name = name
+        self.name, self.role = name, role
         self.agents = AgentRegistry(agents)
         self.settings = settings or Settings()
         self._process = Process(name, self.agents, self.settings, role, reach)

@@ -244,7 +244,10 @@ class Agent(Generic[DepsT, OutputT, StateT]):
         return self._state.dump(state)
 
     def diff_state(self, before: Mapping[str, JsonValue], state: StateT) -> dict[str, JsonValue]:
-        """The top-level fields that differ from an earlier `dump_state`; they are known to load again.
+        """The top-level fields a body changed, as they can be stored; they are known to load again.
+
+        Args:
+            before: The stored form that the state was loaded from; it may lack fields.
 
         Raises:
             NotStorable: A changed field could not be stored, or could not be read again.

@@ -85,14 +85,20 @@ class StateSchema:
         return {name: storable_json(value) for name, value in plain.items()}
 
     def diff(self, before: Mapping[str, JsonValue], state: object) -> dict[str, JsonValue]:
-        """The top-level fields whose stored form differs from before; they are known to load again.
+        """The top-level fields the state changed, as they can be stored and are known to load again.
+
+        A field that was not stored yet has changed only if it no longer has its default: bodies
+        that run beside each other do not overwrite each other's fields with defaults.
+
+        Args:
+            before: The stored form that the state was loaded from.
 
         Raises:
             NotStorable: A changed field has no JSON form, a form of the wrong type, or too large a one.
         """
-        after = self.dump(state)
+        known, after = self.dump(self.load(before)), self.dump(state)
         changed = {
-            name: value for name, value in after.items() if name not in before or _differ(before[name], value)
+            name: value for name, value in after.items() if name not in known or _differ(known[name], value)
         }
         if changed and self.model is not None:
             storable(changed)

@@ -56,8 +56,8 @@ SELECT w.workflow_uuid AS workflow_id
  WHERE w.name = 'helix.turn' AND w.status IN ('ENQUEUED', 'DELAYED', 'PENDING')
    AND w.application_name = %s
    AND (r.workflow_id <> w.workflow_uuid OR r.status NOT IN ('queued', 'running'))
-   AND r.queued_at < now() - interval '10 seconds'
-   AND (r.ended_at IS NULL OR r.ended_at < now() - interval '10 seconds')
+   AND r.queued_at < now() - interval '3 seconds'
+   AND (r.ended_at IS NULL OR r.ended_at < now() - interval '3 seconds')
  LIMIT %s
 """
 

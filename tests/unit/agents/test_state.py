@@ -69,8 +69,16 @@ def test_values_that_python_calls_equal_are_still_a_change():
     assert SCHEMA.diff(before, state) == {"flag": True}
 
 
-def test_a_field_new_in_this_deployment_is_part_of_the_diff():
-    assert SCHEMA.diff({"items": []}, SCHEMA.load({"items": []})) == {"since": None, "weight": 0.0, "flag": 0}
+def test_a_field_not_stored_yet_changes_only_when_it_leaves_its_default():
+    one, other = SCHEMA.load({}), SCHEMA.load({})
+    assert SCHEMA.diff({}, one) == {}
+    one.items.append("a")
+    other.flag = 3
+    assert (SCHEMA.diff({}, one), SCHEMA.diff({}, other)) == ({"items": ["a"]}, {"flag": 3})
+
+
+def test_what_this_deployment_writes_differently_is_no_change():
+    assert SCHEMA.diff({"weight": 1}, SCHEMA.load({"weight": 1})) == {}
 
 
 def test_unstorable_text_is_cleaned():

@@ -183,6 +183,22 @@ def test_an_annotation_that_is_no_type_is_refused():
         tool(odd)
 
 
+def test_a_class_variable_is_no_argument():
+    def odd(key): ...
+
+    odd.__annotations__["key"] = ClassVar[int]
+    with pytest.raises(DefinitionError, match=r"'key'.*ClassVar.*no value has"):
+        tool(odd)
+
+
+def test_an_unreadable_signature_is_refused():
+    def odd(): ...
+
+    odd.__signature__ = "not one"
+    with pytest.raises(DefinitionError, match=r"'.*odd' has no readable signature"):
+        tool(odd)
+
+
 def test_generators_are_refused():
     def generator():
         yield 1

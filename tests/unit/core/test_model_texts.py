@@ -28,7 +28,7 @@ def test_every_reason_has_a_short_sentence_of_its_own(reason):
         (Reason.INVALID_ARGUMENTS, "It was not run"),
         (Reason.UNKNOWN_TOOL, "Nothing was run"),
         (Reason.TOOL_FAILED, "may have had part of its effect"),
-        (Reason.TIMED_OUT, "may have had part of its effect"),
+        (Reason.TIMED_OUT, "may have had some effect"),
         (Reason.RESULT_NOT_STORABLE, "Do not repeat it"),
     ],
 )

@@ -16,7 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, computed_field, model_serializer
 
-from helix_dbos.core.storable import MAX_RESULT_BYTES, NotStorable, clean_text, storable, storable_json
+from helix_dbos.core.messages import AnsweredCall
+from helix_dbos.core.storable import (
+    MAX_DEPTH,
+    MAX_RESULT_BYTES,
+    NotStorable,
+    clean_text,
+    storable,
+    storable_json,
+)
 
 
 class Colour(enum.Enum):
@@ -147,22 +155,28 @@ def test_what_has_no_json_form_is_refused_and_nothing_else_is_raised(value):
 
 
 @pytest.mark.parametrize("wrap", [lambda v: [v], lambda v: {"k": v}, lambda v: (v,), Box])
-@pytest.mark.parametrize("depth", [240, 260, 500, 3_000, 50_000])
-def test_deep_nesting_is_stored_or_refused(depth, wrap):
-    try:
+@pytest.mark.parametrize("depth", [1, MAX_DEPTH, MAX_DEPTH + 1, 250, 260, 3_000, 50_000])
+def test_deep_nesting_is_stored_up_to_the_limit_and_refused_beyond(depth, wrap):
+    if depth <= MAX_DEPTH:
         stored = storable(nested(depth, wrap))
-    except NotStorable:
-        assert depth > 240
-    else:
         assert json.loads(json.dumps(stored)) == stored
+    else:
+        with pytest.raises(NotStorable):
+            storable(nested(depth, wrap))
 
 
-@pytest.mark.parametrize("depth", [200, 2_000, 50_000])
-def test_deep_json_is_cleaned_or_refused(depth):
-    try:
-        storable_json(nested(depth))
-    except NotStorable:
-        assert depth > 200
+@pytest.mark.parametrize("wrap", [lambda v: [v], lambda v: {"k": v}])
+@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 2_000, 50_000])
+def test_deep_json_is_refused(depth, wrap):
+    assert storable_json(nested(MAX_DEPTH, wrap)) == nested(MAX_DEPTH, wrap)
+    with pytest.raises(NotStorable):
+        storable_json(nested(depth, wrap))
+
+
+def test_what_is_stored_can_be_read_back_as_a_record():
+    deep = storable(nested(MAX_DEPTH))
+    answered = AnsweredCall(tool_call_id="x", tool_name="t", content=deep)
+    assert AnsweredCall.model_validate_json(answered.model_dump_json()) == answered
 
 
 def test_a_key_that_is_no_unicode_text_is_cleaned_or_refused():
