@@ -16,6 +16,9 @@ __all__ = ["RunContext", "RunInfo", "ToolContext"]
 DepsT_co = TypeVar("DepsT_co", default=None, covariant=True)
 StateT_co = TypeVar("StateT_co", default=None, covariant=True)
 ProcessT_co = TypeVar("ProcessT_co", default=None, covariant=True)
+# A bare `ToolContext` asks for nothing of them, so that its tool fits every agent.
+AnyDepsT_co = TypeVar("AnyDepsT_co", default=object, covariant=True)
+AnyStateT_co = TypeVar("AnyStateT_co", default=object, covariant=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,11 +54,11 @@ class RunContext(Generic[DepsT_co, StateT_co]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolContext(RunContext[DepsT_co, StateT_co]):
+class ToolContext(RunContext[AnyDepsT_co, AnyStateT_co]):
     """What a tool's body knows of its call.
 
-    Plain `ToolContext` is for agents without dependencies and state; a tool that needs neither
-    and serves every agent asks for `ToolContext[object, object]`.
+    A tool that names the types of its dependencies and state fits agents that have them; plain
+    `ToolContext` asks for neither and fits every agent.
 
     Args:
         dispatch_id: The call's own id, the same on every attempt and in every later run.

@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 
 from helix_dbos.agents import RunInfo, run_dependencies
+from helix_dbos.core.messages import Usage
 from helix_dbos.errors import RunError, StoreError
 from helix_dbos.workflows.attach import attach
 from helix_dbos.workflows.end import end_with_finish, fail_run
@@ -101,6 +102,7 @@ def _require_budget(execution: Execution) -> None:
             code="max_steps_exceeded",
             detail=f"max_steps is {agent.max_steps}",
         )
-    exceeded = agent.usage_limits.exceeded_by(execution.usage) if agent.usage_limits else None
+    one_more = execution.usage + Usage(requests=1)
+    exceeded = agent.usage_limits.exceeded_by(one_more) if agent.usage_limits else None
     if exceeded:
         raise RunError("The run reached its usage limit.", code="usage_limit_exceeded", detail=exceeded)

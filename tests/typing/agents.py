@@ -133,8 +133,8 @@ Agent(name="a", model="m", deps=make, tools=[only_deps, any_agent, no_context])
 Agent(name="a", model="m", deps=make, tools=[deps_and_state])  # pyright: ignore[reportArgumentType]
 Agent(name="a", model="m", state=State, tools=[deps_and_state])  # pyright: ignore[reportArgumentType]
 Agent(name="a", model="m", tools=[only_deps])  # pyright: ignore[reportArgumentType]
-Agent(name="a", model="m", deps=make, tools=[bare])  # pyright: ignore[reportArgumentType]
-Agent(name="a", model="m", deps=make, state=State, tools=[only_deps])  # pyright: ignore[reportArgumentType]
+Agent(name="a", model="m", deps=make, tools=[bare])
+Agent(name="a", model="m", deps=make, state=State, tools=[only_deps, bare])
 Agent(name="a", model="m", deps=make, state=OtherState, tools=[deps_and_state])  # pyright: ignore[reportArgumentType]
 Agent(name="a", model="m", process_deps=open_pool, tools=[only_deps])  # pyright: ignore[reportArgumentType]
 Agent(name="a", model="m", deps=make_from_pool, process_deps=open_pool, tools=[only_deps])

@@ -40,14 +40,14 @@ async def with_everything(ctx: ToolContext[Deps, State], key: str, limit: int = 
 @tool(replay="safe", concurrency_group="prefs", sequential=True, timeout_seconds=5, name="set-it")
 def with_options(ctx: ToolContext[Deps], key: str) -> int:
     assert_type(ctx.deps, Deps)
-    assert_type(ctx.state, None)
+    assert_type(ctx.state, object)
     return len(key)
 
 
 @tool()
 def plain_context(ctx: ToolContext) -> None:
-    assert_type(ctx.deps, None)
-    assert_type(ctx.state, None)
+    assert_type(ctx.deps, object)
+    assert_type(ctx.state, object)
 
 
 @tool
@@ -83,7 +83,7 @@ fits_everywhere: Tool[Deps, State] = without_context
 fits_default: Tool = without_context
 wrong_deps: Tool[OtherDeps, State] = with_everything  # pyright: ignore[reportAssignmentType]
 wrong_state: Tool[Deps] = with_everything  # pyright: ignore[reportAssignmentType]
-asks_too_much: Tool[object, object] = plain_context  # pyright: ignore[reportAssignmentType]
+asks_for_nothing: Tool[object, object] = plain_context
 
 
 async def run(ctx: ToolContext[Deps, State], bare: ToolContext, executor: Executor) -> None:
