@@ -17,6 +17,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
+import psycopg
+import sqlalchemy.exc
+
 from helix_dbos.agents import AgentRegistry, ProcessDependencies
 from helix_dbos.agents.erased import AnyAgent
 from helix_dbos.engine.dbos_engine import DbosEngine, migrate_dbos
@@ -133,10 +136,15 @@ class Process:
             self._background(watch_for_ever(runtime), "helix-watcher")
 
     def _prepare_schema(self, source: DatabaseSource) -> None:
-        if source.embedded or self.settings.migrate == "apply":
-            migrate_database(source, self.settings)
-        else:
-            require_head(source.url, self.settings.schema_name)
+        try:
+            if source.embedded or self.settings.migrate == "apply":
+                migrate_database(source, self.settings)
+            else:
+                require_head(source.url, self.settings.schema_name)
+        except (psycopg.OperationalError, sqlalchemy.exc.OperationalError) as problem:
+            raise StoreError(
+                "The database cannot be reached.", detail=f"{source.described}; see `helix-dbos doctor`"
+            ) from problem
 
     async def _become_executor(self, database: Database, source: DatabaseSource) -> ExecutorLock:
         lock = ExecutorLock(source.direct_url, self.settings.schema_name, self.executor_id)

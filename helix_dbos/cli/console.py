@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import TextIO
 
 import typer
 from pydantic import JsonValue, ValidationError
@@ -23,13 +25,21 @@ _INTERRUPTED = 130
 
 def to_stdout() -> Console:
     """For results. A pipe gets 100 columns and no colour."""
+    _survive(sys.stdout)
     return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False, soft_wrap=False)
 
 
 def to_stderr() -> Console:
     """For everything that is not the result."""
+    _survive(sys.stderr)
     width = None if sys.stderr.isatty() else _PIPE_WIDTH
     return Console(stderr=True, width=width, highlight=False)
+
+
+def _survive(stream: TextIO) -> None:
+    """What the terminal's encoding lacks becomes a question mark, never an exception."""
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="replace")
 
 
 def plain(text: str) -> Text:
@@ -39,7 +49,8 @@ def plain(text: str) -> Text:
 
 def print_json(value: JsonValue) -> None:
     """One JSON document on stdout, nothing else."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    any_text = (sys.stdout.encoding or "").lower().startswith("utf")
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=not any_text) + "\n")
     sys.stdout.flush()
 
 
@@ -83,9 +94,12 @@ def load_settings() -> Settings:
 def settings_error(invalid: ValidationError) -> RequestError:
     """The settings that are wrong and why, without their values: one may hold a password."""
     problems = (
-        f"{'.'.join(str(place) for place in error['loc'])}: {error['msg']}"
+        f"{_variable(str(error['loc'][0]))}: {error['msg']}"
         for error in invalid.errors(include_input=False, include_url=False)
     )
-    return RequestError(
-        "The settings are not usable.", code="settings_invalid", detail="; ".join(problems)
-    )
+    return RequestError("The settings are not usable.", code="settings_invalid", detail="; ".join(problems))
+
+
+def _variable(field: str) -> str:
+    """The environment variable behind a field; an alias is one already."""
+    return field if field.isupper() else f"HELIX_{field.upper()}"

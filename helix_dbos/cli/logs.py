@@ -60,4 +60,4 @@ def configure_logging(level: str) -> None:
     # DBOS adds a handler of its own unless it finds one.
     dbos.handlers, dbos.propagate = [handler], False
     for name in ("dbos", "alembic", "httpx2"):
-        logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLevelName(level)))
+        logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))

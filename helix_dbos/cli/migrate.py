@@ -23,7 +23,8 @@ __all__ = ["migrate"]
 
 def migrate(
     target: Annotated[
-        str | None, typer.Argument(help="Use the settings of this app (module:attribute).", show_default=False)
+        str | None,
+        typer.Argument(help="Use the settings of this app (module:attribute).", show_default=False),
     ] = None,
 ) -> None:
     """Create or update the tables of DBOS and Helix in the database of HELIX_DATABASE_URL.
@@ -33,9 +34,8 @@ def migrate(
     with reported():
         configure_logging("WARNING")
         settings = load_target(target).settings if target else load_settings()
-        require_url(settings, "migrate")
+        check_reachable(require_url(settings, "migrate"))
         source = find_database(settings)
-        check_reachable(source.url)
         before = current_revision(source.url, settings.schema_name)
         _apply(source, settings)
         after = current_revision(source.url, settings.schema_name)

@@ -56,9 +56,7 @@ def _call_json(call: CallReport) -> dict[str, JsonValue]:
     }
 
 
-def print_outcome(
-    console: Console, outcome: RunOutcome[Any], agent: Agent[Any, Any, Any] | None
-) -> None:
+def print_outcome(console: Console, outcome: RunOutcome[Any], agent: Agent[Any, Any, Any] | None) -> None:
     """The output or the error, then every call in the order of the replies."""
     if outcome.error is not None:
         console.print(Text.assemble(("failed: ", "bold red"), plain(outcome.error.error)))

@@ -10,7 +10,7 @@ from helix_dbos.errors import RequestError, StoreError
 from helix_dbos.source import describe_url
 from helix_dbos.store.database import connection_info
 
-__all__ = ["CONNECT_SECONDS", "check_reachable", "check_url", "bounded_conninfo", "refusal"]
+__all__ = ["CONNECT_SECONDS", "bounded_conninfo", "check_reachable", "check_url", "refusal"]
 
 CONNECT_SECONDS = 5
 
@@ -70,7 +70,9 @@ def check_url(url: str) -> None:
 def bounded_conninfo(url: str, schema: str) -> str:
     """The connection string for a look at this schema; bounded in time."""
     info = connection_info(url, schema, application="helix-dbos")
-    return info if "connect_timeout" in conninfo_to_dict(info) else f"{info} connect_timeout={CONNECT_SECONDS}"
+    return (
+        info if "connect_timeout" in conninfo_to_dict(info) else f"{info} connect_timeout={CONNECT_SECONDS}"
+    )
 
 
 def check_reachable(url: str) -> None:

@@ -16,7 +16,7 @@ from helix_dbos.cli.target import load_target
 from helix_dbos.core.states import RunStatus
 from helix_dbos.errors import RequestError
 from helix_dbos.helix import Helix
-from helix_dbos.run import RunOutcome
+from helix_dbos.run import Run, RunOutcome
 
 __all__ = ["run"]
 
@@ -69,7 +69,7 @@ async def _turn(
     helix: Helix, agent: str, message: str, session: str | None, request_key: str | None, user: str | None
 ) -> RunOutcome[Any]:
     async with helix:
-        started = await helix.execute(
+        started: Run[Any] = await helix.execute(
             agent, message, session_id=session, request_key=request_key, user_id=user
         )
         to_stderr().print(f"run {started.run_id} of session {started.session_id}", style="dim", markup=False)

@@ -31,6 +31,12 @@ __all__ = ["complete", "end_with_finish", "fail_locked_run", "fail_run"]
 logger = logging.getLogger(__name__)
 
 _FINISHED = Answer(Outcome.RETURNED, None, "The result was delivered.", Origin.REPLY)
+_SECOND = Answer(
+    Outcome.NOT_EXECUTED,
+    Reason.INVALID_ARGUMENTS,
+    "It was not delivered: an earlier result of the same reply was.",
+    Origin.REPLY,
+)
 
 
 async def complete(
@@ -90,14 +96,16 @@ async def end_with_finish(execution: Execution, finish: Call) -> bool:
         if await fence_end(tx, execution) is None:
             return
         session_id, run_id, step = execution.session_id, execution.run_id, execution.step_index
-        open_ids = {call.dispatch_id for call in await load_open_calls(tx, session_id)}
+        open_ids = [call.dispatch_id for call in await load_open_calls(tx, session_id)]
         if finish.dispatch_id not in open_ids:
             return  # our own commit, whose acknowledgement was lost
+        answers = [(finish.dispatch_id, answer)]
         if problem is None:
             await raise_generation(tx, session_id)
+            answers += [(other, _SECOND) for other in open_ids if other != finish.dispatch_id]
         async with tx.together():
-            await insert_answers(tx, run_id, execution.generation, [(finish.dispatch_id, answer)])
-            await mark_answered(tx, [finish.dispatch_id])
+            await insert_answers(tx, run_id, execution.generation, answers)
+            await mark_answered(tx, [dispatch_id for dispatch_id, _ in answers])
             if problem is None:
                 await end_run(
                     tx, run_id, RunStatus.COMPLETED, output=execution.agent.stored_output(finish.arguments)

@@ -70,9 +70,10 @@ class Execution:
 
     @property
     def waiting_finish(self) -> Call | None:
-        """The current step's finish call, when it is the only one unanswered."""
+        """The current step's first unanswered finish call, when nothing else is unanswered."""
         open_calls = [call for call in self.calls if call.answer is None]
-        return open_calls[0] if len(open_calls) == 1 and open_calls[0].kind is CallKind.FINISH else None
+        finishing = all(call.kind is CallKind.FINISH for call in open_calls)
+        return open_calls[0] if open_calls and finishing else None
 
     async def load(self) -> None:
         """Read the session's history, answers, state and unanswered calls. Attach has committed."""

@@ -15,7 +15,9 @@ from pydantic import JsonValue
 
 from helix_dbos.agents import RunContext
 from helix_dbos.core.history import build_history
+from helix_dbos.core.messages import AssistantContent
 from helix_dbos.core.reply import Empty, ReplyPlan, plan_reply
+from helix_dbos.core.storable import storable_json
 from helix_dbos.errors import HelixError, ModelError, RunError
 from helix_dbos.faults import FaultPoint
 from helix_dbos.ids import new_dispatch_id
@@ -133,9 +135,14 @@ async def _request(execution: Execution) -> ModelRequest:
     )
 
 
+def _storable(content: AssistantContent) -> AssistantContent:
+    """The reply as the store can hold it: a port of the user's own vouches for nothing."""
+    return AssistantContent.model_validate(storable_json(content.model_dump(mode="json")))
+
+
 def _plan(execution: Execution, reply: ModelReply) -> ReplyPlan:
     plan = plan_reply(
-        reply.content,
+        _storable(reply.content),
         execution.agent.tools_now(),
         taken_ids=execution.answers,
         mint=new_dispatch_id,

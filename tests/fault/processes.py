@@ -31,6 +31,8 @@ class Start:
     Args:
         message: A turn it accepts itself once it is up.
         settings: Overrides of `Settings` fields.
+        also: Further agents of the process, each from a script of its own; only `script` kills.
+        store_format: The store's format that this deployment writes, when it is another one.
     """
 
     database_url: str
@@ -40,6 +42,8 @@ class Start:
     session_id: str | None = None
     message: str | None = None
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
+    also: tuple[Script, ...] = ()
+    store_format: int | None = None
 
 
 class Worker:
@@ -89,9 +93,17 @@ class Workers:
         for worker in self._all:
             worker.end()
 
+    def renew(self, start: Start, size: int) -> None:
+        """Start workers until so many are alive: a supervisor's one look."""
+        alive = sum(worker.process.is_alive() for worker in self._all)
+        for _ in range(alive, size):
+            self.start(start)
+
+    def exit_codes(self) -> list[int]:
+        """How those ended that have ended; negative for a signal."""
+        return [code for worker in self._all if (code := worker.process.exitcode) is not None]
+
     def start(self, start: Start) -> Worker:
         worker = Worker(start)
         self._all.append(worker)
         return worker
-
-

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +26,19 @@ def connect(database_url: str, schema: str = "helix") -> psycopg.Connection[dict
     )
 
 
-def wait_for_end(database_url: str, session_id: str, *, seconds: float = 30, schema: str = "helix") -> dict[str, Any]:
-    """The session's last run once it has ended."""
+def wait_for_end(
+    database_url: str,
+    session_id: str,
+    *,
+    seconds: float = 30,
+    schema: str = "helix",
+    meanwhile: Callable[[], object] = lambda: None,
+) -> dict[str, Any]:
+    """The session's last run once it has ended.
+
+    Args:
+        meanwhile: Called at every look; a supervisor that starts dead workers anew, for example.
+    """
     deadline = time.monotonic() + seconds
     with connect(database_url, schema) as rows:
         while time.monotonic() < deadline:
@@ -35,6 +47,7 @@ def wait_for_end(database_url: str, session_id: str, *, seconds: float = 30, sch
             ).fetchone()
             if run is not None and run["status"] not in _OPEN:
                 return run
+            meanwhile()
             time.sleep(0.02)  # noqa: TID251 - the pause of a poll with a deadline
         raise AssertionError(f"the run did not end within {seconds} s: {run}")
 
@@ -58,6 +71,10 @@ class Truth:
                 (self.session_id,),
             ).fetchall()
 
+    def numbered(self) -> dict[int, dict[str, Any]]:
+        """Every call by its argument `n`, for scripts that give each call its own."""
+        return {call["arguments"]["n"]: call for call in self.calls()}
+
     def holds(self, *, asked_again: frozenset[int] = frozenset()) -> None:
         """Assert every invariant.
 
@@ -75,7 +92,8 @@ class Truth:
     def _answered_once(self, calls: list[dict[str, Any]]) -> None:
         with connect(self.database_url, self.schema) as rows:
             counts = rows.execute(
-                "SELECT c.dispatch_id, count(a.*) AS answers FROM calls c LEFT JOIN answers a USING (dispatch_id)"
+                "SELECT c.dispatch_id, count(a.*) AS answers FROM calls c"
+                " LEFT JOIN answers a USING (dispatch_id)"
                 " WHERE c.session_id = %s GROUP BY 1",
                 (self.session_id,),
             ).fetchall()
@@ -138,5 +156,6 @@ class Truth:
 def _is_behind(behind: dict[str, Any], ahead: dict[str, Any]) -> bool:
     if behind["step_index"] != ahead["step_index"] or ahead["call_index"] >= behind["call_index"]:
         return False
-    grouped = ahead["concurrency_group"] is not None and ahead["concurrency_group"] == behind["concurrency_group"]
+    group = ahead["concurrency_group"]
+    grouped = group is not None and group == behind["concurrency_group"]
     return grouped or (ahead["sequential"] and behind["sequential"])

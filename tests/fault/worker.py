@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import SecretStr
 
-from helix_dbos import Helix, Settings
+from helix_dbos import Helix, Settings, process
 from tests.fault.witness import Witness
 from tests.fault.world import make_agent, make_reach
 
@@ -37,9 +37,10 @@ async def _work(start: Start) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     reach = make_reach(witness, start.script.kill)
-    async with Helix(
-        [make_agent(start.script)], name=start.app, settings=settings, role=start.role, reach=reach
-    ) as helix:
+    if start.store_format is not None:
+        process.STORE_FORMAT = start.store_format
+    agents = [make_agent(script) for script in (start.script, *start.also)]
+    async with Helix(agents, name=start.app, settings=settings, role=start.role, reach=reach) as helix:
         witness.saw("up", role=start.role)
         if start.message is not None:
             run = await helix.execute(start.script.agent, start.message, session_id=start.session_id)

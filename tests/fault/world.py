@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,14 +45,17 @@ class Script:
         steps: Each step's calls as (tool, arguments); the reply after them is the text `done`.
         without: Tools that this deployment has removed.
         changed: Tools whose policy this deployment has turned unsafe.
+        eased: Tools whose policy this deployment has turned safe.
         strict: Whether `put` refuses its stored arguments now.
-        body_seconds: How long each body takes.
+        body_seconds: How long a body takes whose call does not give its own `seconds`.
+        suicidal: Tools each body of which kills its process, after the call's `seconds` if any.
     """
 
     witness: Path
     steps: tuple[tuple[tuple[str, dict[str, Any]], ...], ...]
     without: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
+    eased: tuple[str, ...] = ()
     strict: bool = False
     body_seconds: float = 0.0
     agent: str = "desk"
@@ -95,12 +98,13 @@ def make_agent(script: Script) -> Agent[Any, Any, Any]:
     """The agent as this deployment declares it."""
     witness = Witness(script.witness)
 
-    async def body(ctx: ToolContext, name: str, n: int) -> str:
+    async def body(ctx: ToolContext, name: str, n: int, seconds: float | None = None) -> str:
         facts = {"session_id": ctx.session_id, "dispatch_id": ctx.dispatch_id, "tool": name, "n": n}
         witness.saw("start", attempt=ctx.attempt, run_id=ctx.run_id, **facts)
         if name in script.suicidal:
+            await asyncio.sleep(seconds or 0.0)
             os.kill(os.getpid(), signal.SIGKILL)
-        await asyncio.sleep(script.body_seconds)
+        await asyncio.sleep(script.body_seconds if seconds is None else seconds)
         witness.saw("end", attempt=ctx.attempt, **facts)
         return f"{name} {n}"
 
@@ -118,28 +122,47 @@ _POLICIES: dict[str, dict[str, Any]] = {
     "chained": {"sequential": True},
     "safely_chained": {"replay": "safe", "sequential": True},
     "solo": {"replay": "safe"},
+    "threaded": {"replay": "safe"},
+    "both": {"replay": "safe", "concurrency_group": "a", "sequential": True},
+    "fail_in_a": {"replay": "safe", "concurrency_group": "a"},
+    "brief_in_b": {"concurrency_group": "b", "timeout_seconds": 0.2},
+    **{f"in_{group}": {"replay": "safe", "concurrency_group": group} for group in "abc"},
+    **{f"risky_in_{group}": {"concurrency_group": group} for group in "abc"},
 }
 
+Body = Callable[[ToolContext, str, int, float | None], Coroutine[Any, Any, str]]
 
-def _tool(script: Script, name: str, body: Callable[[ToolContext, str, int], Any]) -> Tool[Any, Any, ..., Any]:
+
+def _tool(script: Script, name: str, body: Body) -> Tool[Any, Any, ..., Any]:
     options = dict(_POLICIES[name])
     if name in script.changed:
         options["replay"] = "unsafe"
+    if name in script.eased:
+        options["replay"] = "safe"
 
     if script.strict and name == "put":
 
         @tool(name=name, **options)
         async def strict_function(ctx: ToolContext, n: int, reason: str) -> str:
             """Do it, giving a reason."""
-            return await body(ctx, name, n)
+            return await body(ctx, name, n, None)
 
         return strict_function
 
+    if name == "threaded":
+
+        @tool(name=name, **options)
+        def sync_function(ctx: ToolContext, n: int, seconds: float | None = None) -> str:
+            """Do it in a thread."""
+            return asyncio.run(body(ctx, name, n, seconds))
+
+        return sync_function
+
     @tool(name=name, **options)
-    async def function(ctx: ToolContext, n: int) -> str:
+    async def function(ctx: ToolContext, n: int, seconds: float | None = None) -> str:
         """Do it."""
-        result = await body(ctx, name, n)
-        if name == "fail":
+        result = await body(ctx, name, n, seconds)
+        if name.startswith("fail"):
             raise ToolError("it cannot be done")
         return result
 

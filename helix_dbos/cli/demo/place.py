@@ -12,7 +12,6 @@ from pathlib import Path
 
 import psycopg
 from psycopg import sql
-from psycopg.conninfo import conninfo_to_dict
 
 from helix_dbos.cli.demo.stage import Stage
 from helix_dbos.cli.demo.witness import Witness
@@ -21,6 +20,7 @@ from helix_dbos.ids import new_run_id
 from helix_dbos.process import migrate_database
 from helix_dbos.settings import Settings
 from helix_dbos.source import DatabaseSource, find_database
+from helix_dbos.store.database import connection_info
 
 __all__ = ["Place", "demo_place"]
 
@@ -82,8 +82,8 @@ def _schemas(source: DatabaseSource, stage: Stage, *, keep: bool) -> Generator[N
 
 
 def _drop(stage: Stage) -> None:
-    plain_url = conninfo_to_dict(stage.url.replace("+psycopg", "", 1))
-    with psycopg.connect(**plain_url, autocommit=True) as connection:
+    conninfo = connection_info(stage.url, stage.schema, application="helix-dbos demo")
+    with psycopg.connect(conninfo, autocommit=True) as connection:
         for schema in stage.schemas:
             connection.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(schema)))
 

@@ -14,7 +14,7 @@ __all__ = ["MESSAGE", "ORDER", "scripted_clerk"]
 
 ORDER = "7"
 CENTS = 4_990
-MESSAGE = "Order 7 arrived broken. Please refund the 49.90, and write to me by e-mail only from now on."
+MESSAGE = "Order 7 arrived broken: refund 49.90, and e-mail me."
 
 _REFUND = call("issue_refund", {"order_id": ORDER, "cents": CENTS})
 _RECEIPT = call("mail_receipt", {"order_id": ORDER})

@@ -10,10 +10,11 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any, LiteralString
 
 import psycopg
 from psycopg import AsyncConnection, sql
-from psycopg.rows import DictRow, dict_row
+from psycopg.rows import dict_row
 from pydantic import JsonValue
 
 from helix_dbos.settings import Settings
@@ -71,7 +72,7 @@ class Shop:
         """What has happened to an order so far."""
         async with self._connection() as connection:
             cursor = await connection.execute(
-                "SELECT (SELECT coalesce(sum(cents), 0) FROM refunds WHERE order_id = %(id)s)::int AS refunded,"
+                "SELECT (SELECT sum(cents) FROM refunds WHERE order_id = %(id)s)::int AS refunded_cents,"
                 " (SELECT count(*) FROM refunds WHERE order_id = %(id)s) AS refunds,"
                 " (SELECT count(*) FROM receipts WHERE order_id = %(id)s) AS receipts,"
                 " (SELECT count(*) FROM notices WHERE order_id = %(id)s) AS notices,"
@@ -81,14 +82,16 @@ class Shop:
             row = await cursor.fetchone()
         return {"order_id": order_id, **(row or {})}
 
-    async def _do(self, statement: sql.LiteralString, *values: object) -> None:
+    async def _do(self, statement: LiteralString, *values: object) -> None:
         async with self._connection() as connection:
             await connection.execute(statement, values)
 
     @asynccontextmanager
-    async def _connection(self) -> AsyncGenerator[AsyncConnection[DictRow]]:
+    async def _connection(self) -> AsyncGenerator[AsyncConnection[dict[str, Any]]]:
         # One connection per effect keeps the demo plain; a real tool would use a pool.
-        connection = await AsyncConnection.connect(self.conninfo, autocommit=True, row_factory=dict_row)
+        connection = await AsyncConnection[dict[str, Any]].connect(
+            self.conninfo, autocommit=True, row_factory=dict_row
+        )
         async with connection:
             yield connection
 

@@ -90,9 +90,7 @@ class Stage:
     @staticmethod
     def from_environment(environment: Mapping[str, str]) -> Stage:
         """The stage as a worker process was told about it."""
-        witness = Witness(
-            Path(environment[_WITNESS]), environment[_PROCESS], float(environment[_PAUSE])
-        )
+        witness = Witness(Path(environment[_WITNESS]), environment[_PROCESS], float(environment[_PAUSE]))
         return Stage(
             url=environment["HELIX_DATABASE_URL"],
             direct_url=environment.get("HELIX_DIRECT_DATABASE_URL"),

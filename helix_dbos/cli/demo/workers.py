@@ -46,9 +46,7 @@ class WorkerProcess:
             RunError: It ended by itself; the detail is the end of its log.
         """
         if self.process.poll() is not None:
-            raise RunError(
-                f"Worker {self.name} ended by itself.", code="demo_failed", detail=_tail(self.log)
-            )
+            raise RunError(f"Worker {self.name} ended by itself.", code="demo_failed", detail=_tail(self.log))
 
     def stop(self) -> None:
         """Let it drain; kill it when it takes too long. Idempotent."""

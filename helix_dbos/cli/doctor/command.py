@@ -26,7 +26,9 @@ _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
 def doctor(
     target: Annotated[
         str | None,
-        typer.Argument(help="Use the settings and the name of this app (module:attribute).", show_default=False),
+        typer.Argument(
+            help="Use the settings and the name of this app (module:attribute).", show_default=False
+        ),
     ] = None,
     start: Annotated[
         bool, typer.Option("--start", help="Start the embedded server, if it does not run, to look inside.")

@@ -99,7 +99,9 @@ async def _examine_database(
     except psycopg.Error as problem:
         what = type(problem).__name__
         found.append(
-            fail("database", f"it refused to be looked at ({what})", "check this user's rights on the schemas")
+            fail(
+                "database", f"it refused to be looked at ({what})", "check this user's rights on the schemas"
+            )
         )
     return found
 

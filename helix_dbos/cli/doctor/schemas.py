@@ -6,6 +6,7 @@ import importlib
 from typing import Any, cast
 
 from psycopg import sql
+from pydantic import JsonValue
 
 from helix_dbos.cli.doctor.finding import Finding, Level, fail, ok, warn
 from helix_dbos.cli.doctor.server import Connection
@@ -40,7 +41,7 @@ async def look_at_dbos(connection: Connection, settings: Settings, *, embedded: 
         connection, sql.SQL("SELECT version FROM {}.dbos_migrations").format(sql.Identifier(schema))
     )
     version, newest = int(row["version"]) if row else 0, _newest_dbos_migration(schema)
-    data = {"version": version, "needed": newest}
+    data: JsonValue = {"version": version, "needed": newest}
     if newest is not None and version < newest:
         return fail(name, f"{schema} is at {version}, the installed DBOS needs {newest}", _MIGRATE, data=data)
     if newest is not None and version > newest:
@@ -71,7 +72,7 @@ async def look_at_schema(connection: Connection, settings: Settings, *, embedded
         connection, sql.SQL("SELECT version_num FROM {}.schema_version").format(sql.Identifier(schema))
     )
     found = str(row["version_num"]) if row else "nothing"
-    data = {"revision": found, "needed": needed}
+    data: JsonValue = {"revision": found, "needed": needed}
     if found == needed:
         return ok(name, f"{schema} is at revision {found}", data=data)
     if found > needed:

@@ -39,7 +39,7 @@ async def connect(source: DatabaseSource, schema: str) -> tuple[Connection | Non
 
 async def _open(url: str, schema: str) -> Connection:
     check_url(url)
-    return await AsyncConnection.connect(
+    return await AsyncConnection[dict[str, Any]].connect(
         bounded_conninfo(url, schema), autocommit=True, row_factory=dict_row
     )
 

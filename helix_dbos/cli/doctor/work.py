@@ -66,14 +66,12 @@ async def look_at_executors(connection: Connection) -> tuple[list[Executor], Fin
     """Every process whose lock is held, and so is alive."""
     alive = [Executor(**row) for row in await Transaction(connection).rows(_ALIVE)]
     workers = sum(executor.role == "worker" for executor in alive)
-    found = f"{workers} {_plural(workers, 'worker')} and {len(alive) - workers} others are alive"
+    found = f"{workers} {_plural(workers, 'worker')} and {len(alive) - workers} other processes are alive"
     data: JsonValue = [executor.data for executor in alive]
     return alive, ok("executors", found, details=tuple(each.described for each in alive), data=data)
 
 
-async def look_at_runs(
-    connection: Connection, dbos_schema: str, alive: Sequence[Executor]
-) -> list[Finding]:
+async def look_at_runs(connection: Connection, dbos_schema: str, alive: Sequence[Executor]) -> list[Finding]:
     """How many runs are open, and which of them nobody brings further."""
     tx = Transaction(connection)
     rows = await tx.rows(

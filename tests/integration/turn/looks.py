@@ -77,5 +77,3 @@ def everything_stored(connection: psycopg.Connection, schemas: Sequence[str] = (
 def _rows_as_text(connection: psycopg.Connection, schema: str, table: str) -> str:
     statement = sql.SQL("SELECT t::text FROM {} t").format(sql.Identifier(schema, table))
     return "\n".join(f"{schema}.{table}: {row[0]}" for row in connection.execute(statement))
-
-

@@ -70,6 +70,9 @@ class OneStep(RuleBasedStateMachine):
         """Bodies+1 in this generation, then the body starts."""
         assert call.answer is None
         assert call.state is CallState.OPEN
+        assert call.tool_name not in self.changed, "started although a deploy took the tool away"
+        if call.bodies > 0:
+            assert self.tools[call.tool_name].replay is call.replay is not Replay.UNSAFE
         for other in self.in_order():
             if is_behind(call, other):
                 assert other.answer is not None, "started while something ahead is unanswered"
@@ -216,7 +219,8 @@ class OneStep(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted(self.saved_tools)))
         tool = DEPLOYS[change](self.saved_tools[name], policy)
         self.changed.discard(name)
-        if change not in ("as saved", "policy"):
+        gate_is_new = not self.saved_tools[name].needs_approval({})
+        if change in ("removed", "schema", "kind") or (change == "gated" and gate_is_new):
             self.changed.add(name)
         self.tools.pop(name, None)
         self.tools |= {name: tool} if tool else {}
@@ -283,7 +287,7 @@ class OneStep(RuleBasedStateMachine):
 
 OneStep.TestCase.settings = settings(
     deadline=None,
-    max_examples=250,
+    max_examples=4000,
     stateful_step_count=30,
     phases=[Phase.reuse, Phase.generate, Phase.shrink],  # explaining a failure takes minutes
 )
