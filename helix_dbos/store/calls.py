@@ -14,7 +14,6 @@ from helix_dbos.store.database import Row, Transaction
 __all__ = [
     "claim_bodies",
     "insert_answers",
-    "insert_calls",
     "load_answers",
     "load_calls_of_run",
     "load_open_calls",
@@ -54,48 +53,6 @@ def _call(row: Row) -> Call:
         bodies=row["bodies"],
         state=CallState(row["state"]),
         answer=_answer(row),
-    )
-
-
-async def insert_calls(
-    tx: Transaction,
-    *,
-    session_id: str,
-    run_id: str,
-    step_index: int,
-    calls: Sequence[Call],
-    claimed: frozenset[str],
-    generation: int,
-) -> None:
-    """Insert a saved reply's calls; those in `claimed` have their first body claimed with it."""
-    await tx.many(
-        "INSERT INTO calls (dispatch_id, session_id, run_id, owner_run_id, step_index, call_index,"
-        " tool_call_id, tool_name, arguments, kind, replay, concurrency_group, sequential,"
-        " generation, bodies, state, answered_at)"
-        " VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,"
-        " CASE WHEN %s THEN now() END)",
-        [
-            (
-                call.dispatch_id,
-                session_id,
-                run_id,
-                run_id,
-                step_index,
-                call.call_index,
-                call.tool_call_id,
-                call.tool_name,
-                Jsonb(call.arguments),
-                call.kind.value,
-                call.replay.value,
-                call.concurrency_group,
-                call.sequential,
-                generation if call.dispatch_id in claimed else 0,
-                1 if call.dispatch_id in claimed else 0,
-                call.state.value,
-                call.answer is not None,
-            )
-            for call in calls
-        ],
     )
 
 

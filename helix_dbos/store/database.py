@@ -153,12 +153,28 @@ class Database:
         Raises:
             StoreError: The database stayed away longer than the patience.
         """
+        return await self._repeat(self._in_transaction, work, patience_seconds)
+
+    async def statement(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
+        """Run the one statement in `work`, which commits by itself, with the same repeats.
+
+        Raises:
+            StoreError: The database stayed away longer than the patience.
+        """
+        return await self._repeat(self._alone, work, None)
+
+    async def _repeat(
+        self,
+        attempt: Callable[[Callable[[Transaction], Awaitable[T]]], Awaitable[T]],
+        work: Callable[[Transaction], Awaitable[T]],
+        patience_seconds: float | None,
+    ) -> T:
         patience = self.patience_seconds if patience_seconds is None else patience_seconds
         deadline = asyncio.get_running_loop().time() + patience
         pause = _FIRST_PAUSE
         while True:
             try:
-                return await self._once(work)
+                return await attempt(work)
             except _CONTENTION:
                 await asyncio.sleep(random.uniform(0, 0.02))
             except _LOST as problem:
@@ -172,6 +188,11 @@ class Database:
                 await asyncio.sleep(pause * random.uniform(0.7, 1.3))
                 pause = min(pause * 2, _LONGEST_PAUSE)
 
-    async def _once(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
-        async with self._pool.connection() as connection, connection.transaction():
+    async def _in_transaction(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
+        # The pipeline lets BEGIN and COMMIT travel with the statements beside them.
+        async with self._pool.connection() as connection, connection.pipeline(), connection.transaction():
+            return await work(Transaction(connection))
+
+    async def _alone(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
+        async with self._pool.connection() as connection:
             return await work(Transaction(connection))

@@ -12,17 +12,16 @@ from pydantic import JsonValue
 from helix_dbos.core.messages import Usage
 from helix_dbos.core.states import RunStatus
 from helix_dbos.store.database import Row, Transaction
+from helix_dbos.store.sessions import SessionRow
 
 __all__ = [
     "RunRow",
     "end_run",
-    "forgive_rescues",
     "insert_run",
     "load_run",
+    "lock_and_load",
     "mark_attached",
-    "mark_progress",
     "next_stretch",
-    "session_of",
 ]
 
 _COLUMNS = (
@@ -86,10 +85,19 @@ async def load_run(tx: Transaction, run_id: str) -> RunRow | None:
     return _run(row) if row else None
 
 
-async def session_of(tx: Transaction, run_id: str) -> str | None:
-    """The session of a run; it never changes, so no lock is needed."""
-    row = await tx.one("SELECT session_id FROM runs WHERE run_id = %s", (run_id,))
-    return str(row["session_id"]) if row else None
+async def lock_and_load(tx: Transaction, run_id: str) -> tuple[SessionRow, RunRow] | None:
+    """Lock the run's session, then read the run: two statements, in this order, in one round trip.
+
+    Which session a run belongs to never changes, so it may be found in the locking statement.
+    """
+    locked = await tx.send(
+        "SELECT session_id, agent, generation, current_run_id, user_id, metadata FROM sessions"
+        " WHERE session_id = (SELECT session_id FROM runs WHERE run_id = %s) FOR NO KEY UPDATE",
+        (run_id,),
+    )
+    looked = await tx.send(f"SELECT {_COLUMNS} FROM runs WHERE run_id = %s", (run_id,))
+    session, run = await locked.fetchone(), await looked.fetchone()
+    return (SessionRow(**session), _run(run)) if session and run else None
 
 
 async def mark_attached(tx: Transaction, run_id: str, generation: int, executor_id: str) -> None:
@@ -99,22 +107,6 @@ async def mark_attached(tx: Transaction, run_id: str, generation: int, executor_
         " started_at = coalesce(started_at, now()) WHERE run_id = %s",
         (generation, executor_id, run_id),
     )
-
-
-async def mark_progress(
-    tx: Transaction, run_id: str, *, step_index: int, steps_used: int, usage: Usage
-) -> None:
-    """A step was saved: the rescues counted so far are forgiven."""
-    await tx.send(
-        "UPDATE runs SET step_index = %s, steps_used = %s, usage = %s, rescues = 0, next_rescue_at = NULL"
-        " WHERE run_id = %s",
-        (step_index, steps_used, Jsonb(usage.model_dump()), run_id),
-    )
-
-
-async def forgive_rescues(tx: Transaction, run_id: str) -> None:
-    """An answer was committed: the rescues counted so far are forgiven."""
-    await tx.send("UPDATE runs SET rescues = 0, next_rescue_at = NULL WHERE run_id = %s", (run_id,))
 
 
 async def next_stretch(

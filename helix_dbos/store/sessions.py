@@ -18,7 +18,6 @@ __all__ = [
     "lock_session",
     "raise_generation",
     "set_current_run",
-    "write_state",
 ]
 
 
@@ -38,15 +37,13 @@ async def ensure_session(
     tx: Transaction, session_id: str, agent: str, user_id: str | None, metadata: Mapping[str, JsonValue]
 ) -> None:
     """Insert the session unless it exists; an existing one stays as it is."""
-    inserted = await tx.execute(
-        "INSERT INTO sessions (session_id, agent, user_id, metadata) VALUES (%s, %s, %s, %s)"
-        " ON CONFLICT (session_id) DO NOTHING",
+    await tx.send(
+        "WITH fresh AS (INSERT INTO sessions (session_id, agent, user_id, metadata) VALUES (%s, %s, %s, %s)"
+        " ON CONFLICT (session_id) DO NOTHING RETURNING session_id),"
+        " counted AS (INSERT INTO session_counters (session_id) SELECT session_id FROM fresh)"
+        " INSERT INTO session_state (session_id) SELECT session_id FROM fresh",
         (session_id, agent, user_id, Jsonb(dict(metadata))),
     )
-    if inserted:
-        async with tx.together():
-            await tx.send("INSERT INTO session_counters (session_id) VALUES (%s)", (session_id,))
-            await tx.send("INSERT INTO session_state (session_id) VALUES (%s)", (session_id,))
 
 
 async def lock_session(tx: Transaction, session_id: str) -> SessionRow | None:
@@ -73,15 +70,12 @@ async def load_session(tx: Transaction, session_id: str) -> SessionRow | None:
     return SessionRow(**row) if row else None
 
 
-async def raise_generation(tx: Transaction, session_id: str) -> int:
-    """Raise the fence and return the new generation; every earlier execution is refused from now on."""
-    row = await tx.one(
-        "UPDATE sessions SET generation = generation + 1, updated_at = now()"
-        " WHERE session_id = %s RETURNING generation",
+async def raise_generation(tx: Transaction, session_id: str) -> None:
+    """Raise the fence by one: every earlier execution is refused from now on. Needs the lock."""
+    await tx.send(
+        "UPDATE sessions SET generation = generation + 1, updated_at = now() WHERE session_id = %s",
         (session_id,),
     )
-    assert row is not None, "the caller holds this session's lock"
-    return int(row["generation"])
 
 
 async def set_current_run(
@@ -99,12 +93,3 @@ async def load_state(tx: Transaction, session_id: str) -> dict[str, JsonValue]:
     """The session's custom state as it is now."""
     row = await tx.one("SELECT state FROM session_state WHERE session_id = %s", (session_id,))
     return row["state"] if row else {}
-
-
-async def write_state(tx: Transaction, session_id: str, changed: Mapping[str, JsonValue]) -> None:
-    """Set these fields of the custom state; other fields keep their values. Needs the session's lock."""
-    if changed:
-        await tx.send(
-            "UPDATE session_state SET state = state || %s, version = version + 1 WHERE session_id = %s",
-            (Jsonb(dict(changed)), session_id),
-        )

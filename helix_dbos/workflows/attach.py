@@ -7,8 +7,8 @@ from helix_dbos.core.states import RunStatus
 from helix_dbos.faults import FaultPoint
 from helix_dbos.store.calls import take_ownership
 from helix_dbos.store.database import Transaction
-from helix_dbos.store.runs import RunRow, load_run, mark_attached, session_of
-from helix_dbos.store.sessions import SessionRow, lock_session, raise_generation
+from helix_dbos.store.runs import RunRow, lock_and_load, mark_attached
+from helix_dbos.store.sessions import SessionRow, raise_generation
 from helix_dbos.workflows.execution import Execution
 from helix_dbos.workflows.runtime import Runtime
 from helix_dbos.workflows.stretch import put_back
@@ -28,7 +28,7 @@ async def attach(runtime: Runtime, run_id: str, workflow_id: str) -> Execution |
     runtime.reach(FaultPoint.BEFORE_ATTACH, run_id)
 
     async def work(tx: Transaction) -> Execution | None:
-        found = await _locked(tx, run_id)
+        found = await lock_and_load(tx, run_id)
         if found is None:
             return None
         session, run = found
@@ -36,7 +36,7 @@ async def attach(runtime: Runtime, run_id: str, workflow_id: str) -> Execution |
             return None
         agent = runtime.agents.get(session.agent)
         if agent is None or runtime.draining:
-            await put_back(tx, runtime, run)
+            await put_back(tx, runtime, run, session.generation)
             return None
         execution = await _take_over(tx, runtime, session, run, agent)
         runtime.reach(FaultPoint.BEFORE_ATTACH_COMMIT, run_id)
@@ -48,18 +48,12 @@ async def attach(runtime: Runtime, run_id: str, workflow_id: str) -> Execution |
     return execution
 
 
-async def _locked(tx: Transaction, run_id: str) -> tuple[SessionRow, RunRow] | None:
-    session_id = await session_of(tx, run_id)
-    session = await lock_session(tx, session_id) if session_id else None
-    run = await load_run(tx, run_id)
-    return (session, run) if session and run else None
-
-
 async def _take_over(
     tx: Transaction, runtime: Runtime, session: SessionRow, run: RunRow, agent: AnyAgent
 ) -> Execution:
-    generation = await raise_generation(tx, session.session_id)
+    generation = session.generation + 1
     async with tx.together():
+        await raise_generation(tx, session.session_id)
         await mark_attached(tx, run.run_id, generation, runtime.executor_id)
         await take_ownership(tx, session.session_id, run.run_id)
     return Execution(

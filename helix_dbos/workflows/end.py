@@ -18,11 +18,11 @@ from helix_dbos.core.states import CallState, CheckpointKind, Origin, Outcome, R
 from helix_dbos.core.texts import not_executed
 from helix_dbos.errors import HelixError
 from helix_dbos.faults import FaultPoint
-from helix_dbos.store.calls import insert_answers, insert_calls, load_open_calls, mark_answered
+from helix_dbos.store.calls import insert_answers, load_open_calls, mark_answered
 from helix_dbos.store.checkpoints import insert_checkpoint
 from helix_dbos.store.database import Transaction
-from helix_dbos.store.messages import append_message
-from helix_dbos.store.runs import end_run, load_run, mark_progress
+from helix_dbos.store.hot import Reply, write_end
+from helix_dbos.store.runs import RunRow, end_run
 from helix_dbos.store.sessions import raise_generation
 from helix_dbos.workflows.execution import Execution, fence_end
 
@@ -52,34 +52,22 @@ async def complete(
     Args:
         finish: The finish call that is the whole reply, when it was one.
     """
-    step_index = execution.step_index + 1
-
-    async def work(tx: Transaction) -> None:
-        run = await fence_end(tx, execution)
-        if run is None:
-            return
-        session_id, run_id = execution.session_id, execution.run_id
-        await raise_generation(tx, session_id)
-        async with tx.together():
-            await mark_progress(tx, run_id, step_index=step_index, steps_used=run.steps_used + 1, usage=usage)
-            await append_message(tx, session_id, run_id, content, step_index)
-            if finish:
-                answered = replace(finish, answer=_FINISHED, state=CallState.ANSWERED)
-                await insert_calls(
-                    tx,
-                    session_id=session_id,
-                    run_id=run_id,
-                    step_index=step_index,
-                    calls=[answered],
-                    claimed=frozenset(),
-                    generation=execution.generation,
-                )
-                await insert_answers(tx, run_id, execution.generation, [(finish.dispatch_id, _FINISHED)])
-            await end_run(tx, run_id, RunStatus.COMPLETED, output=output)
-            await insert_checkpoint(tx, session_id, run_id, step_index, CheckpointKind.END)
-        execution.runtime.reach(FaultPoint.BEFORE_END_COMMIT, run_id)
-
-    await _finally(execution, work)
+    answered = [replace(finish, answer=_FINISHED, state=CallState.ANSWERED)] if finish else []
+    reply = Reply(
+        step_index=execution.step_index + 1,
+        steps_used=execution.steps_used + 1,
+        usage=usage,
+        content=content,
+        calls=answered,
+        checkpoint=CheckpointKind.END,
+    )
+    database = execution.runtime.database
+    execution.runtime.reach(FaultPoint.BEFORE_END_COMMIT, execution.run_id)
+    execution.require_hold()
+    if not await database.statement(lambda tx: write_end(tx, execution.holder, reply, output)):
+        # Either the acknowledgement of our own commit was lost, or the run was.
+        await database.transaction(lambda tx: fence_end(tx, execution))
+    _announce(execution)
 
 
 async def end_with_finish(execution: Execution, finish: Call) -> bool:
@@ -114,7 +102,8 @@ async def end_with_finish(execution: Execution, finish: Call) -> bool:
         execution.runtime.reach(FaultPoint.BEFORE_END_COMMIT, run_id)
 
     if problem is None:
-        await _finally(execution, work)
+        await execution.runtime.database.transaction(work)
+        _announce(execution)
         return True
     await execution.runtime.database.transaction(work)
     execution.know(
@@ -143,31 +132,35 @@ async def fail_run(execution: Execution, failure: Exception) -> str:
     )
 
     async def work(tx: Transaction) -> None:
-        if await fence_end(tx, execution) is None:
+        run = await fence_end(tx, execution)
+        if run is None:
             return
-        await fail_locked_run(tx, execution.session_id, execution.run_id, error)
+        await fail_locked_run(tx, run, execution.generation, error)
         execution.runtime.reach(FaultPoint.BEFORE_END_COMMIT, execution.run_id)
 
-    await _finally(execution, work)
+    await execution.runtime.database.transaction(work)
+    _announce(execution)
     return "failed"
 
 
-async def fail_locked_run(tx: Transaction, session_id: str, run_id: str, error: dict[str, Any]) -> None:
-    """Write a failed end. Needs the session's lock, and a run that is open."""
-    generation = await raise_generation(tx, session_id)
-    run = await load_run(tx, run_id)
-    assert run is not None, "a locked session's run exists"
+async def fail_locked_run(tx: Transaction, run: RunRow, generation: int, error: dict[str, Any]) -> None:
+    """Write a failed end. Needs the session's lock, and a run that is open.
+
+    Args:
+        generation: The session's, as read under the lock.
+    """
     doubt = not_executed(Reason.OUTCOME_UNKNOWN, Origin.FAILURE)
-    left = [call.dispatch_id for call in await load_open_calls(tx, session_id)]
+    left = [call.dispatch_id for call in await load_open_calls(tx, run.session_id)]
     async with tx.together():
-        await insert_answers(tx, run_id, generation, [(dispatch_id, doubt) for dispatch_id in left])
-        await mark_answered(tx, left)
-        await end_run(tx, run_id, RunStatus.FAILED, error=error)
-        await insert_checkpoint(tx, session_id, run_id, run.step_index, CheckpointKind.END)
+        await raise_generation(tx, run.session_id)
+        if left:
+            await insert_answers(tx, run.run_id, generation + 1, [(each, doubt) for each in left])
+            await mark_answered(tx, left)
+        await end_run(tx, run.run_id, RunStatus.FAILED, error=error)
+        await insert_checkpoint(tx, run.session_id, run.run_id, run.step_index, CheckpointKind.END)
 
 
-async def _finally(execution: Execution, work: Any) -> None:
-    await execution.runtime.database.transaction(work)
+def _announce(execution: Execution) -> None:
     execution.runtime.reach(FaultPoint.AFTER_END, execution.run_id)
     execution.runtime.ended(execution.run_id)
 

@@ -15,9 +15,10 @@ from helix_dbos.core.messages import Usage
 from helix_dbos.core.states import CallKind, RunStatus
 from helix_dbos.store.calls import load_answers, load_open_calls, load_step_calls
 from helix_dbos.store.database import Transaction
+from helix_dbos.store.hot import Holder
 from helix_dbos.store.messages import MessageContent, load_messages
-from helix_dbos.store.runs import RunRow, load_run
-from helix_dbos.store.sessions import SessionRow, load_state, lock_session
+from helix_dbos.store.runs import RunRow, lock_and_load
+from helix_dbos.store.sessions import SessionRow, load_state
 from helix_dbos.workflows.runtime import Runtime
 
 __all__ = ["Execution", "Refused", "fence", "fence_end"]
@@ -64,6 +65,11 @@ class Execution:
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set["asyncio.Task[Any]"])
 
     @property
+    def holder(self) -> Holder:
+        """Who this execution is to the fence."""
+        return Holder(self.session.session_id, self.run_id, self.generation)
+
+    @property
     def session_id(self) -> str:
         """The session this run belongs to."""
         return self.session.session_id
@@ -90,6 +96,15 @@ class Execution:
         """Take over a step's calls as just committed."""
         self.calls = calls
         self.answers.update({call.tool_call_id: call.answer for call in calls if call.answer is not None})
+
+    def require_hold(self) -> None:
+        """Raise at once when the run is known to be lost.
+
+        Raises:
+            Refused: It is.
+        """
+        if self.lost:
+            raise Refused
 
     def lose(self) -> None:
         """The run is somebody else's: cancel everything this execution still does."""
@@ -155,15 +170,11 @@ async def fence_end(tx: Transaction, execution: Execution) -> RunRow | None:
 async def _lock_and_look(tx: Transaction, execution: Execution, *, passing: int) -> tuple[int, RunRow]:
     if execution.lost:
         raise Refused
-    session = await lock_session(tx, execution.session_id)
-    run = await load_run(tx, execution.run_id)
-    ahead = None if session is None else session.generation - execution.generation
-    if (
-        session is None
-        or run is None
-        or ahead not in range(passing + 1)
-        or run.generation != execution.generation
-    ):
-        execution.lose()
-        raise Refused
-    return session.generation, run
+    found = await lock_and_load(tx, execution.run_id)
+    if found is not None:
+        session, run = found
+        ahead = session.generation - execution.generation
+        if 0 <= ahead <= passing and run.generation == execution.generation:
+            return session.generation, run
+    execution.lose()
+    raise Refused

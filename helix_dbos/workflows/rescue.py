@@ -12,8 +12,7 @@ from helix_dbos.core.states import RunStatus
 from helix_dbos.engine.port import StrandedCause, StrandedRun
 from helix_dbos.faults import FaultPoint
 from helix_dbos.store.database import Transaction
-from helix_dbos.store.runs import RunRow, load_run
-from helix_dbos.store.sessions import lock_session
+from helix_dbos.store.runs import RunRow, lock_and_load
 from helix_dbos.workflows.end import fail_locked_run
 from helix_dbos.workflows.runtime import Runtime
 from helix_dbos.workflows.stretch import enqueue_next
@@ -40,17 +39,24 @@ async def rescue(runtime: Runtime, stranded: StrandedRun) -> bool:
     """
 
     async def work(tx: Transaction) -> bool:
-        await lock_session(tx, stranded.session_id)
-        run = await load_run(tx, stranded.run_id)
-        if run is None or not _as_seen(run, stranded):
+        found = await lock_and_load(tx, stranded.run_id)
+        if found is None or not _as_seen(found[1], stranded):
             return False
+        session, run = found
         counted = stranded.cause in _COUNTED and run.status is RunStatus.RUNNING
         rescues = run.rescues + 1 if counted else run.rescues
         if rescues > MAX_RESCUES:
-            await fail_locked_run(tx, run.session_id, run.run_id, dict(_LIMIT))
+            await fail_locked_run(tx, run, session.generation, dict(_LIMIT))
         else:
             pause = _FIRST_PAUSE_SECONDS * 2 ** max(rescues - 1, 0)
-            await enqueue_next(tx, runtime, run, rescues=rescues, pause_seconds=pause)
+            await enqueue_next(
+                tx,
+                runtime,
+                run,
+                generation=session.generation,
+                rescues=rescues,
+                pause_seconds=pause,
+            )
         runtime.reach(FaultPoint.BEFORE_RESCUE_COMMIT, stranded.run_id)
         return True
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import assert_never
 
 from helix_dbos.core.calls import Call
@@ -12,13 +11,10 @@ from helix_dbos.core.settlement import claim, step_is_settled
 from helix_dbos.core.states import FINISH_TOOL, CheckpointKind
 from helix_dbos.faults import FaultPoint
 from helix_dbos.models.port import ModelReply
-from helix_dbos.store.calls import insert_answers, insert_calls
-from helix_dbos.store.checkpoints import insert_checkpoint
 from helix_dbos.store.database import Transaction
-from helix_dbos.store.messages import append_message
-from helix_dbos.store.runs import RunRow, mark_progress
+from helix_dbos.store.hot import Reply, write_reply
 from helix_dbos.workflows.end import complete
-from helix_dbos.workflows.execution import Execution, fence
+from helix_dbos.workflows.execution import Execution, Refused, fence
 
 __all__ = ["save_reply"]
 
@@ -69,41 +65,31 @@ async def _save(
     append: CheckpointKind | None = None,
     notice: NoticeContent | None = None,
 ) -> None:
-    step_index = execution.step_index + 1
-
-    async def work(tx: Transaction) -> None:
-        run = await fence(tx, execution)
-        if run.step_index == step_index:
-            return  # our own commit, whose acknowledgement was lost
-        async with tx.together():
-            await _write(tx, run, step_index)
-        execution.runtime.reach(FaultPoint.BEFORE_SAVE_COMMIT, execution.run_id)
-
-    async def _write(tx: Transaction, run: RunRow, step_index: int) -> None:
-        session_id, run_id = execution.session_id, execution.run_id
-        await mark_progress(tx, run_id, step_index=step_index, steps_used=run.steps_used + 1, usage=usage)
-        await append_message(tx, session_id, run_id, content, step_index)
-        if notice:
-            await append_message(tx, session_id, run_id, notice)
-        await insert_calls(
-            tx,
-            session_id=session_id,
-            run_id=run_id,
-            step_index=step_index,
-            calls=calls,
-            claimed=starting,
-            generation=execution.generation,
-        )
-        answered = [(call.dispatch_id, call.answer) for call in calls if call.answer is not None]
-        await insert_answers(tx, run_id, execution.generation, answered)
-        if append:
-            await insert_checkpoint(tx, session_id, run_id, step_index, append)
-        elif calls and step_is_settled(calls):
-            await insert_checkpoint(tx, session_id, run_id, step_index, CheckpointKind.STEP_COMMIT)
-
-    await execution.runtime.database.transaction(work)
-    execution.step_index, execution.usage, execution.rescued = step_index, usage, False
-    execution.steps_used += 1
+    settled = CheckpointKind.STEP_COMMIT if calls and step_is_settled(calls) else None
+    reply = Reply(
+        step_index=execution.step_index + 1,
+        steps_used=execution.steps_used + 1,
+        usage=usage,
+        content=content,
+        calls=calls,
+        claimed=starting,
+        notice=notice,
+        checkpoint=append or settled,
+    )
+    runtime = execution.runtime
+    runtime.reach(FaultPoint.BEFORE_SAVE_COMMIT, execution.run_id)
+    execution.require_hold()
+    if not await runtime.database.statement(lambda tx: write_reply(tx, execution.holder, reply)):
+        await runtime.database.transaction(lambda tx: _require_saved(tx, execution, reply.step_index))
+    execution.step_index, execution.usage, execution.rescued = reply.step_index, usage, False
+    execution.steps_used = reply.steps_used
     execution.messages.append(content)
-    execution.know(claim([replace(call) for call in calls], tuple(starting), execution.generation))
-    execution.runtime.reach(FaultPoint.AFTER_SAVE, execution.run_id)
+    execution.know(claim(calls, tuple(starting), execution.generation))
+    runtime.reach(FaultPoint.AFTER_SAVE, execution.run_id)
+
+
+async def _require_saved(tx: Transaction, execution: Execution, step_index: int) -> None:
+    """Pass when the save is there already: our own commit, whose acknowledgement was lost."""
+    run = await fence(tx, execution)
+    if run.step_index != step_index:
+        raise Refused

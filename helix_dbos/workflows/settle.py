@@ -7,17 +7,12 @@ from collections.abc import Iterable, Mapping
 
 from pydantic import JsonValue
 
-from helix_dbos.core.calls import Answer, Call
-from helix_dbos.core.settlement import settle_call, step_is_settled
-from helix_dbos.core.states import CheckpointKind
+from helix_dbos.core.calls import Call
+from helix_dbos.core.settlement import Settlement, settle_call, step_is_settled
 from helix_dbos.faults import FaultPoint
-from helix_dbos.store.calls import claim_bodies, insert_answers, load_step_calls, mark_answered
-from helix_dbos.store.checkpoints import insert_checkpoint
-from helix_dbos.store.database import Transaction
-from helix_dbos.store.runs import forgive_rescues
-from helix_dbos.store.sessions import write_state
+from helix_dbos.store.hot import write_answers
 from helix_dbos.workflows.bodies import run_body
-from helix_dbos.workflows.execution import Execution, Refused, fence
+from helix_dbos.workflows.execution import Execution, Refused
 
 __all__ = ["settle"]
 
@@ -70,43 +65,31 @@ async def _cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
 async def _answer(execution: Execution, call: Call) -> None:
     """Run one body and commit what came of it, with the state it set and the claims it allows."""
     answer, changed = await run_body(execution, call)
-    about = call.tool_name
-
-    async def work(tx: Transaction) -> tuple[Call, ...]:
-        await fence(tx, execution)
-        calls = await load_step_calls(tx, execution.session_id, execution.step_index)
-        if any(known.dispatch_id == call.dispatch_id and known.answer is not None for known in calls):
-            return tuple(calls)  # our own commit, whose acknowledgement was lost
-        after = await _commit(tx, execution, calls, call, answer, changed)
-        execution.runtime.reach(FaultPoint.BEFORE_ANSWER_COMMIT, about)
-        return after
-
     async with execution.writing:
-        after = await execution.runtime.database.transaction(work)
+        # What is known here is the truth of this step: nobody but this generation answers its calls.
+        settlement = settle_call(execution.calls, call.dispatch_id, answer, execution.generation)
+        execution.runtime.reach(FaultPoint.BEFORE_ANSWER_COMMIT, call.tool_name)
+        await _commit(execution, settlement, changed)
         execution.state.update(changed)
         execution.rescued = False
-        execution.know(after)
-    execution.runtime.reach(FaultPoint.AFTER_ANSWER, about)
+        execution.know(settlement.calls)
+    execution.runtime.reach(FaultPoint.AFTER_ANSWER, call.tool_name)
 
 
-async def _commit(
-    tx: Transaction,
-    execution: Execution,
-    calls: list[Call],
-    call: Call,
-    answer: Answer,
-    changed: Mapping[str, JsonValue],
-) -> tuple[Call, ...]:
-    settlement = settle_call(calls, call.dispatch_id, answer, execution.generation)
-    async with tx.together():
-        await insert_answers(tx, execution.run_id, execution.generation, settlement.answers)
-        await mark_answered(tx, [dispatch_id for dispatch_id, _ in settlement.answers])
-        await claim_bodies(tx, settlement.claims, execution.generation)
-        await write_state(tx, execution.session_id, changed)
-        if execution.rescued:
-            await forgive_rescues(tx, execution.run_id)
-        if step_is_settled(settlement.calls):
-            await insert_checkpoint(
-                tx, execution.session_id, execution.run_id, execution.step_index, CheckpointKind.STEP_COMMIT
-            )
-    return settlement.calls
+async def _commit(execution: Execution, settlement: Settlement, changed: Mapping[str, JsonValue]) -> None:
+    execution.require_hold()
+    held = await execution.runtime.database.statement(
+        lambda tx: write_answers(
+            tx,
+            execution.holder,
+            step_index=execution.step_index,
+            answers=settlement.answers,
+            claims=settlement.claims,
+            changed=changed,
+            settled=step_is_settled(settlement.calls),
+            rescued=execution.rescued,
+        )
+    )
+    if not held:
+        execution.lose()
+        raise Refused

@@ -27,6 +27,7 @@ async def enqueue_next(
     runtime: Runtime,
     run: RunRow,
     *,
+    generation: int,
     rescues: int,
     pause_seconds: float = 0.0,
     delay_seconds: float = 0.0,
@@ -34,17 +35,18 @@ async def enqueue_next(
     """Enqueue the run's next stretch and fence every earlier one off. Needs the session's lock.
 
     Args:
+        generation: The session's, as read under the lock.
         rescues: Rescues without progress so far.
         pause_seconds: The least time before the sweeper may rescue the run again.
         delay_seconds: How long the stretch waits before a worker may take it.
     """
-    generation = await raise_generation(tx, run.session_id)
     workflow_id = turn_workflow_id(run.run_id, run.stretch_no + 1)
     async with tx.together():
+        await raise_generation(tx, run.session_id)
         await next_stretch(
             tx,
             run.run_id,
-            generation=generation,
+            generation=generation + 1,
             workflow_id=workflow_id,
             rescues=rescues,
             pause_seconds=pause_seconds,
@@ -58,9 +60,11 @@ async def enqueue_next(
         )
 
 
-async def put_back(tx: Transaction, runtime: Runtime, run: RunRow) -> None:
+async def put_back(tx: Transaction, runtime: Runtime, run: RunRow, generation: int) -> None:
     """Leave the run to a process that can carry it; nothing is counted against it."""
-    await enqueue_next(tx, runtime, run, rescues=run.rescues, delay_seconds=_PUT_BACK_SECONDS)
+    await enqueue_next(
+        tx, runtime, run, generation=generation, rescues=run.rescues, delay_seconds=_PUT_BACK_SECONDS
+    )
 
 
 async def hand_over(execution: Execution) -> str:
@@ -69,7 +73,7 @@ async def hand_over(execution: Execution) -> str:
 
     async def work(tx: Transaction) -> None:
         run = await fence(tx, execution)
-        await enqueue_next(tx, runtime, run, rescues=run.rescues)
+        await enqueue_next(tx, runtime, run, generation=execution.generation, rescues=run.rescues)
         runtime.reach(FaultPoint.BEFORE_HANDOVER_COMMIT, execution.run_id)
 
     await runtime.database.transaction(work)
