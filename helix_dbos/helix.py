@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
@@ -123,7 +123,7 @@ class Helix:
             metadata=_storable_metadata(metadata),
         )
         accepted = await accept_turn(self._process.runtime, request)
-        return self._handle(accepted.run_id, accepted.session_id, request.agent)
+        return self._handle(accepted.run_id, accepted.session_id, request.agent, own=accepted.started_here)
 
     async def get_run(self, run_id: str) -> Run[Any]:
         """A handle on any run of this app, from any of its processes.
@@ -149,23 +149,23 @@ class Helix:
             )
         return known
 
-    def _handle(self, run_id: str, session_id: str, agent: AnyAgent | None) -> Run[Any]:
+    def _handle(self, run_id: str, session_id: str, agent: AnyAgent | None, *, own: bool = False) -> Run[Any]:
         def parse(stored: JsonValue) -> Any:
             return agent.parse_output(stored) if agent else stored
 
-        return Run(run_id, session_id, self._process.runtime.database, parse, self._await_end)
+        return Run(run_id, session_id, self._process.runtime.database, parse, self._told_of_end, own=own)
 
     def _announce_end(self, run_id: str) -> None:
         for event in self._waiting.get(run_id, ()):
             event.set()
 
-    async def _await_end(self, run_id: str, seconds: float) -> None:
-        """Wait until this process commits the run's end, at most so long."""
+    @contextmanager
+    def _told_of_end(self, run_id: str) -> Generator[asyncio.Event]:
+        """An event that is set when this process commits the run's end."""
         event = asyncio.Event()
         self._waiting.setdefault(run_id, set()).add(event)
         try:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(event.wait(), seconds)
+            yield event
         finally:
             self._waiting[run_id].discard(event)
             if not self._waiting[run_id]:

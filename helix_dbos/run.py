@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -22,6 +23,7 @@ __all__ = ["CallReport", "Run", "RunFailure", "RunOutcome"]
 OutputT = TypeVar("OutputT")
 
 _FIRST_LOOK_SECONDS, _LONGEST_LOOK_SECONDS = 0.05, 0.5
+_OWN_LOOK_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,8 @@ class Run(Generic[OutputT]):
 
     Args:
         parse: Turns the stored output into the agent's output type.
-        ending: Waits a moment for this process to see the run's end, at most the seconds given.
+        told: Gives an event that is set when this process commits the run's end.
+        own: Whether this process is expected to carry the run, so that looking often is wasted.
     """
 
     def __init__(
@@ -105,10 +108,12 @@ class Run(Generic[OutputT]):
         session_id: str,
         database: Database,
         parse: Callable[[JsonValue], OutputT],
-        ending: Callable[[str, float], Awaitable[None]],
+        told: Callable[[str], AbstractContextManager[asyncio.Event]],
+        *,
+        own: bool = False,
     ) -> None:
         self.run_id, self.session_id = run_id, session_id
-        self._database, self._parse, self._ending = database, parse, ending
+        self._database, self._parse, self._told, self._own = database, parse, told, own
 
     async def outcome(self) -> RunOutcome[OutputT]:
         """Where the run stands now."""
@@ -137,10 +142,14 @@ class Run(Generic[OutputT]):
             TimeoutError: The time is over. The run goes on.
         """
         async with asyncio.timeout(timeout):
-            look = _FIRST_LOOK_SECONDS
-            while await self.status() in OPEN_RUN:
-                await self._ending(self.run_id, look)
-                look = min(look * 1.5, _LONGEST_LOOK_SECONDS)
+            # Told before it looks, so that an end between the two is not missed.
+            with self._told(self.run_id) as ended:
+                look = _OWN_LOOK_SECONDS if self._own else _FIRST_LOOK_SECONDS
+                while await self.status() in OPEN_RUN:
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(ended.wait(), look)
+                    ended.clear()
+                    look = min(look * 1.5, _LONGEST_LOOK_SECONDS)
             return await self.outcome()
 
     def _outcome(self, run: RunRow, calls: Sequence[Call]) -> RunOutcome[OutputT]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Any
 
 import typer
@@ -11,7 +10,7 @@ from helix_dbos.cli.console import print_json, reported, to_stderr, to_stdout
 from helix_dbos.cli.logs import configure_logging
 from helix_dbos.cli.outcome import outcome_json, print_outcome
 from helix_dbos.cli.reach import check_reachable
-from helix_dbos.cli.signals import terminated_as_interrupted
+from helix_dbos.cli.signals import run_interruptibly
 from helix_dbos.cli.target import load_target
 from helix_dbos.core.states import RunStatus
 from helix_dbos.errors import RequestError
@@ -42,13 +41,13 @@ def run(
     Exit code 0 when the run completed, 1 otherwise. Without a database URL the embedded database
     is used. An interrupted run is not lost: any process of the app brings it to its end.
     """
-    with reported(), terminated_as_interrupted():
+    with reported():
         configure_logging("WARNING")
         helix = load_target(target)
         name = agent or _only_agent(helix)
         if helix.settings.database_url is not None:
             check_reachable(helix.settings.database_url.get_secret_value())
-        outcome = asyncio.run(_turn(helix, name, message, session, request_key, user))
+        outcome = run_interruptibly(_turn(helix, name, message, session, request_key, user))
         if as_json:
             print_json(outcome_json(outcome, helix.agents.get(name)))
         else:

@@ -83,6 +83,11 @@ class DbosEngine:
             "log_level": "WARNING",
         }
 
+    @property
+    def starting(self) -> int:
+        """How many direct starts are under way."""
+        return len(self._starts)
+
     async def launch(self, run_stretch: RunStretch, *, worker: bool) -> None:
         """Launch DBOS on the running loop; workers start to take stretches.
 

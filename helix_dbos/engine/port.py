@@ -41,6 +41,11 @@ class StrandedRun:
 class Engine(Protocol):
     """What Helix asks of its durable engine."""
 
+    @property
+    def starting(self) -> int:
+        """How many direct starts are under way."""
+        ...
+
     async def launch(self, run_stretch: RunStretch, *, worker: bool) -> None:
         """Start taking stretches (workers) or only be able to enqueue them."""
         ...

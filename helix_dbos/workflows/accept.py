@@ -53,10 +53,15 @@ class TurnRequest:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The run that answers a request: a new one, or the one its key made before."""
+    """The run that answers a request: a new one, or the one its key made before.
+
+    Args:
+        started_here: Whether this process started its first stretch without the queue.
+    """
 
     run_id: str
     session_id: str
+    started_here: bool
 
 
 async def accept_turn(runtime: Runtime, request: TurnRequest) -> Accepted:
@@ -74,15 +79,21 @@ async def accept_turn(runtime: Runtime, request: TurnRequest) -> Accepted:
     session_id = request.session_id or new_session_id()
     run_id = new_run_id()
     workflow_id = turn_workflow_id(run_id, 1)
-    direct = runtime.settings.direct_start and len(runtime.live) < runtime.settings.concurrency
-    direct = direct and not runtime.draining and runtime.carries_turns
+    direct = _has_a_free_slot(runtime)
+    again = False
 
     async def work(tx: Transaction) -> tuple[str, bool]:
+        nonlocal again
+        if again and await load_run(tx, run_id):
+            return run_id, True  # our own commit, whose acknowledgement was lost
+        again = True
         await ensure_session(tx, session_id, request.agent.name, request.user_id, request.metadata or {})
         session = await lock_session(tx, session_id)
         assert session is not None, "the statement before has made sure of it"
         _require_owner(session, request)
-        if known := await _known_run(tx, session, request, run_id):
+        if request.request_key and (
+            known := await run_of_request(tx, session_id, request.request_key, request.body_hash())
+        ):
             return known, False
         previous = await _gate(tx, session)
         await insert_run(
@@ -109,18 +120,17 @@ async def accept_turn(runtime: Runtime, request: TurnRequest) -> Accepted:
 
     accepted_run, fresh = await runtime.database.transaction(work, patience_seconds=_PATIENCE_SECONDS)
     runtime.reach(FaultPoint.AFTER_ACCEPT, run_id)
-    if direct and (fresh or accepted_run == run_id):
+    started = direct and fresh
+    if started:
         await runtime.engine.start(run_id, workflow_id)
-    return Accepted(accepted_run, session_id)
+    return Accepted(accepted_run, session_id, started)
 
 
-async def _known_run(tx: Transaction, session: SessionRow, request: TurnRequest, run_id: str) -> str | None:
-    """The run this request made before: by its key, or by our own commit's lost acknowledgement."""
-    if session.current_run_id == run_id:
-        return run_id
-    if request.request_key is None:
-        return None
-    return await run_of_request(tx, session.session_id, request.request_key, request.body_hash())
+def _has_a_free_slot(runtime: Runtime) -> bool:
+    """Whether this process may start one more stretch without the queue."""
+    if not runtime.settings.direct_start or not runtime.carries_turns or runtime.draining:
+        return False
+    return len(runtime.live) + runtime.engine.starting < runtime.settings.concurrency
 
 
 def _require_owner(session: SessionRow, request: TurnRequest) -> None:

@@ -21,7 +21,7 @@ from helix_dbos.core.storable import NotStorable, clean_text, storable
 from helix_dbos.core.texts import TEXTS, not_executed, raised
 from helix_dbos.errors import ToolError
 from helix_dbos.faults import FaultPoint
-from helix_dbos.workflows.execution import Execution, Refused
+from helix_dbos.workflows.execution import Execution, Refused, contained
 
 __all__ = ["run_body"]
 
@@ -107,11 +107,9 @@ async def _within_time(execution: Execution, tool: AnyTool, context: AnyContext,
 async def _contained(
     tool: AnyTool, context: AnyContext, arguments: dict[str, JsonValue], threads: ThreadPoolExecutor
 ) -> object:
-    """The body, unable to stop the event loop: asyncio lets `SystemExit` through to the loop."""
-    try:
+    """The body, unable to stop the event loop."""
+    with contained("the body"):
         return await tool.run(context, tool.validate(arguments), executor=threads)
-    except SystemExit as failure:
-        raise RuntimeError("the body tried to exit the process") from failure
 
 
 def _returned(

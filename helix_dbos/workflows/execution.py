@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -21,13 +22,36 @@ from helix_dbos.store.runs import RunRow, lock_and_load
 from helix_dbos.store.sessions import SessionRow, load_state
 from helix_dbos.workflows.runtime import Runtime
 
-__all__ = ["Execution", "Refused", "fence", "fence_end"]
+__all__ = ["Execution", "Refused", "contained", "fence", "fence_end"]
 
 T = TypeVar("T")
 
 
 class Refused(Exception):
     """This execution lost its run: it cancels its tasks, writes nothing more, and returns."""
+
+
+@contextmanager
+def contained(what: str) -> Generator[None]:
+    """Users' code fails like any other when it exits the process or is cancelled by nobody.
+
+    asyncio hands a `SystemExit` on to the loop, and a stray `CancelledError` would end the
+    workflow's task with the run still open under a live process, where no sweeper looks.
+    """
+    try:
+        yield
+    except SystemExit as failure:
+        raise RuntimeError(f"{what} tried to exit the process") from failure
+    except asyncio.CancelledError as failure:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise RuntimeError(f"{what} was cancelled from within") from failure
+
+
+async def _contained(work: Coroutine[Any, Any, T]) -> T:
+    with contained("the request"):
+        return await work
 
 
 @dataclass
@@ -129,7 +153,7 @@ class Execution:
         Raises:
             Refused: The run was lost meanwhile.
         """
-        task = self.spawn(work)
+        task = self.spawn(_contained(work))
         try:
             return await task
         except asyncio.CancelledError:

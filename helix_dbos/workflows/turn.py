@@ -22,7 +22,7 @@ from helix_dbos.core.messages import Usage
 from helix_dbos.errors import RunError, StoreError
 from helix_dbos.workflows.attach import attach
 from helix_dbos.workflows.end import end_with_finish, fail_run
-from helix_dbos.workflows.execution import Execution, Refused
+from helix_dbos.workflows.execution import Execution, Refused, contained
 from helix_dbos.workflows.model_step import take_step
 from helix_dbos.workflows.recovery import recover
 from helix_dbos.workflows.runtime import Runtime
@@ -62,16 +62,17 @@ async def run_stretch(runtime: Runtime, run_id: str, workflow_id: str) -> str:
 
 async def _carry(execution: Execution) -> str:
     try:
-        await execution.load()
-        info = RunInfo(
-            session_id=execution.session_id,
-            run_id=execution.run_id,
-            user_id=execution.session.user_id,
-            metadata=execution.session.metadata,
-            process=await execution.runtime.process_dependencies.get(execution.agent),
-        )
-        async with run_dependencies(execution.agent, info) as execution.dependencies:
-            return await _drive(execution)
+        with contained("the run"):
+            await execution.load()
+            info = RunInfo(
+                session_id=execution.session_id,
+                run_id=execution.run_id,
+                user_id=execution.session.user_id,
+                metadata=execution.session.metadata,
+                process=await execution.runtime.process_dependencies.get(execution.agent),
+            )
+            async with run_dependencies(execution.agent, info) as execution.dependencies:
+                return await _drive(execution)
     except (Refused, StoreError):
         raise
     except Exception as failure:

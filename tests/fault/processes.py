@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerProcess
@@ -18,7 +19,7 @@ from typing import Any, Self
 from helix_dbos.settings import Role
 from tests.fault.world import Script
 
-__all__ = ["Start", "Worker", "Workers"]
+__all__ = ["OrderFailed", "Start", "Worker", "Workers"]
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.fault.worker"])
@@ -46,14 +47,21 @@ class Start:
     store_format: int | None = None
 
 
+class OrderFailed(Exception):
+    """What a worker was asked to do raised there; the text says what."""
+
+
 class Worker:
-    """One started process."""
+    """One started process, which dies with the test process too: it watches its end of a pipe."""
 
     def __init__(self, start: Start) -> None:
         from tests.fault.worker import main
 
-        self.process: ForkServerProcess = _context.Process(target=main, args=(start,), daemon=True)
+        self._pipe, theirs = _context.Pipe()
+        self._orders, self._replies = 0, dict[int, tuple[bool, Any]]()
+        self.process: ForkServerProcess = _context.Process(target=main, args=(start, theirs), daemon=True)
         self.process.start()
+        theirs.close()
 
     @property
     def pid(self) -> int:
@@ -63,6 +71,39 @@ class Worker:
     def send(self, number: int) -> None:
         with suppress(ProcessLookupError):
             os.kill(self.pid, number)
+
+    def ask(self, what: str, *, seconds: float = 20, **arguments: Any) -> Any:
+        """Have the process do something, once it is up, and wait for the reply; see `worker.obey`."""
+        return self.reply(self.order(what, **arguments), seconds=seconds)
+
+    def order(self, what: str, **arguments: Any) -> int:
+        """Have the process do something; the number to ask for the reply with."""
+        self._orders += 1
+        try:
+            self._pipe.send((self._orders, what, arguments))
+        except OSError as problem:
+            raise OrderFailed("the process is gone") from problem
+        return self._orders
+
+    def reply(self, number: int, *, seconds: float = 20) -> Any:
+        """What came of an order.
+
+        Raises:
+            OrderFailed: It raised there, the process is gone, or there was no reply in time.
+        """
+        deadline = time.monotonic() + seconds
+        while number not in self._replies:
+            if not self._pipe.poll(max(0.0, deadline - time.monotonic())):
+                raise OrderFailed(f"no reply within {seconds} s")
+            try:
+                done, well, value = self._pipe.recv()
+            except (EOFError, OSError) as problem:
+                raise OrderFailed("the process is gone") from problem
+            self._replies[done] = well, value
+        well, value = self._replies.pop(number)
+        if not well:
+            raise OrderFailed(value)
+        return value
 
     def dies(self, seconds: float = 20) -> int:
         """Wait until the process is gone; its exit code, negative for a signal."""

@@ -6,13 +6,14 @@ import asyncio
 import logging
 import os
 import signal
-from typing import TYPE_CHECKING
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr
 
 from helix_dbos import Helix, Settings, process
 from tests.fault.witness import Witness
-from tests.fault.world import make_agent, make_reach
+from tests.fault.world import Trap, make_agent, make_reach
 
 if TYPE_CHECKING:
     from tests.fault.processes import Start
@@ -20,13 +21,13 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 
-def main(start: Start) -> None:
-    """Run until SIGTERM or death."""
+def main(start: Start, orders: Connection) -> None:
+    """Run until SIGTERM or death, or until the test process is gone."""
     logging.basicConfig(level=os.environ.get("HELIX_TEST_LOG", "ERROR"))
-    asyncio.run(_work(start))
+    asyncio.run(_work(start, orders))
 
 
-async def _work(start: Start) -> None:
+async def _work(start: Start, orders: Connection) -> None:
     witness = Witness(start.script.witness)
     settings = Settings(
         database_url=SecretStr(start.database_url),
@@ -39,11 +40,51 @@ async def _work(start: Start) -> None:
     reach = make_reach(witness, start.script.kill)
     if start.store_format is not None:
         process.STORE_FORMAT = start.store_format
-    agents = [make_agent(script) for script in (start.script, *start.also)]
+    agents = [make_agent(script, reach) for script in (start.script, *start.also)]
     async with Helix(agents, name=start.app, settings=settings, role=start.role, reach=reach) as helix:
         witness.saw("up", role=start.role)
+        _listen(orders, helix, reach)
         if start.message is not None:
             run = await helix.execute(start.script.agent, start.message, session_id=start.session_id)
             witness.saw("accepted", session_id=run.session_id, run_id=run.run_id)
         await stop.wait()
     witness.saw("stopped")
+
+
+def _listen(orders: Connection, helix: Helix, trap: Trap) -> None:
+    """Carry out what the test asks for, side by side, while the loop runs."""
+    loop, working = asyncio.get_running_loop(), set[asyncio.Task[None]]()
+
+    async def carry_out(number: int, what: str, arguments: dict[str, Any]) -> None:
+        try:
+            reply = number, True, await obey(helix, trap, what, arguments)
+        except Exception as problem:
+            reply = number, False, repr(problem)
+        orders.send(reply)
+
+    def readable() -> None:
+        try:
+            task = loop.create_task(carry_out(*orders.recv()))
+        except EOFError:
+            os._exit(1)  # the test process is gone, and must leave nothing behind
+        working.add(task)
+        task.add_done_callback(working.discard)
+
+    loop.add_reader(orders.fileno(), readable)
+
+
+async def obey(helix: Helix, trap: Trap, what: str, arguments: dict[str, Any]) -> Any:
+    """The orders there are."""
+    match what:
+        case "execute":
+            return (await helix.execute(**arguments)).run_id
+        case "result":
+            outcome = await (await helix.get_run(arguments["run_id"])).result()
+            return {"status": outcome.status.value, "output": outcome.output}
+        case "carrying":
+            return list(helix._process.runtime.live)
+        case "arm":
+            trap.arm(arguments["kill"])
+            return None
+        case _:
+            raise ValueError(what)

@@ -14,12 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from helix_dbos import Agent, ModelRequest, Tool, ToolContext, ToolError, tool
-from helix_dbos.core.messages import AnsweredCall
+from helix_dbos.core.messages import AnsweredCall, AssistantContent, TextPart, UserContent
 from helix_dbos.faults import FaultPoint
-from helix_dbos.testing.scripted import ScriptedModel, call, calls, say
+from helix_dbos.testing.scripted import Reply, ScriptedModel, call, calls, say
 from tests.fault.witness import Witness
 
-__all__ = ["Kill", "Script", "make_agent", "make_reach"]
+__all__ = ["IN_BODY", "Kill", "Script", "Trap", "make_agent", "make_reach"]
+
+IN_BODY = "in_body"
+"""A point of the test's own: inside a tool's function, its start seen and its end not."""
+
+
+Steps = tuple[tuple[tuple[str, dict[str, Any]], ...], ...]
 
 
 @dataclass(frozen=True)
@@ -27,11 +33,12 @@ class Kill:
     """When this process sends itself a signal.
 
     Args:
+        point: A fault point, or `IN_BODY`.
         about: Only for this tool; any when None.
         nth: At the nth time the point is reached.
     """
 
-    point: FaultPoint
+    point: str
     about: str | None = None
     nth: int = 1
     signal: int = signal.SIGKILL
@@ -49,10 +56,12 @@ class Script:
         strict: Whether `put` refuses its stored arguments now.
         body_seconds: How long a body takes whose call does not give its own `seconds`.
         suicidal: Tools each body of which kills its process, after the call's `seconds` if any.
+        turns: Other steps, for turns whose message is the key.
+        model_seconds: How long the model takes to reply.
     """
 
     witness: Path
-    steps: tuple[tuple[tuple[str, dict[str, Any]], ...], ...]
+    steps: Steps
     without: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     eased: tuple[str, ...] = ()
@@ -61,6 +70,8 @@ class Script:
     agent: str = "desk"
     kill: Kill | None = None
     suicidal: tuple[str, ...] = field(default=())
+    turns: dict[str, Steps] = field(default_factory=dict[str, "Steps"])
+    model_seconds: float = 0.0
 
 
 MIXED = (
@@ -78,23 +89,42 @@ MIXED = (
 """A step with every kind of call, then a small one."""
 
 
-def make_reach(witness: Witness, kill: Kill | None) -> Callable[[FaultPoint, str], None]:
-    """Send the signal at the wanted point; remember in the witness that it was reached."""
-    seen = 0
+_NOTED = {
+    FaultPoint.AFTER_ATTACH: "attach",
+    FaultPoint.BEFORE_RESCUE_COMMIT: "rescue",
+    FaultPoint.AFTER_HANDOVER: "handover",
+}
+"""Points that the witness always sees, with the run's id: what tests time and count."""
 
-    def reach(point: FaultPoint, about: str) -> None:
-        nonlocal seen
-        if kill is None or point is not kill.point or kill.about not in (None, about):
+
+class Trap:
+    """Sends the signal at the wanted point; remembers in the witness that it was reached."""
+
+    def __init__(self, witness: Witness, kill: Kill | None) -> None:
+        self._witness, self._kill, self._seen = witness, kill, 0
+
+    def arm(self, kill: Kill | None) -> None:
+        """Be set anew, for a process that outlives its signals."""
+        self._kill, self._seen = kill, 0
+
+    def __call__(self, point: str, about: str) -> None:
+        if note := _NOTED.get(point):  # pyright: ignore[reportArgumentType]
+            self._witness.saw(note, run_id=about)
+        kill = self._kill
+        if kill is None or point != kill.point or kill.about not in (None, about):
             return
-        seen += 1
-        if seen == kill.nth:
-            witness.saw("signal", point=point.value, about=about)
+        self._seen += 1
+        if self._seen == kill.nth:
+            self._witness.saw("signal", point=str(point), about=about)
             os.kill(os.getpid(), kill.signal)
 
-    return reach
+
+def make_reach(witness: Witness, kill: Kill | None) -> Trap:
+    """Send the signal at the wanted point; remember in the witness that it was reached."""
+    return Trap(witness, kill)
 
 
-def make_agent(script: Script) -> Agent[Any, Any, Any]:
+def make_agent(script: Script, reach: Callable[[str, str], None] | None = None) -> Agent[Any, Any, Any]:
     """The agent as this deployment declares it."""
     witness = Witness(script.witness)
 
@@ -104,14 +134,31 @@ def make_agent(script: Script) -> Agent[Any, Any, Any]:
         if name in script.suicidal:
             await asyncio.sleep(seconds or 0.0)
             os.kill(os.getpid(), signal.SIGKILL)
+        if reach is not None:
+            reach(IN_BODY, name)
         await asyncio.sleep(script.body_seconds if seconds is None else seconds)
         witness.saw("end", attempt=ctx.attempt, **facts)
         return f"{name} {n}"
 
     tools = [_tool(script, name, body) for name in _POLICIES if name not in script.without]
-    replies = [calls(*(call(name, arguments) for name, arguments in step)) for step in script.steps]
-    model = ScriptedModel([*replies, say("done")], on_request=lambda request: _witness_ask(witness, request))
+
+    async def on_request(request: ModelRequest) -> None:
+        _witness_ask(witness, request)
+        await asyncio.sleep(script.model_seconds)
+
+    model = ScriptedModel(lambda request: _reply(script, request), on_request=on_request)
     return Agent(name=script.agent, model=model, instructions="Obey the script.", tools=tools)
+
+
+def _reply(script: Script, request: ModelRequest) -> Reply:
+    """The turn's next reply: its steps in order, then the text."""
+    last = max(place for place, item in enumerate(request.history) if isinstance(item, UserContent))
+    message = "".join(part.text for part in request.history[last].parts if isinstance(part, TextPart))
+    steps = script.turns.get(message, script.steps)
+    replied = sum(isinstance(item, AssistantContent) for item in request.history[last:])
+    if replied == len(steps):
+        return say("done")
+    return calls(*(call(name, arguments) for name, arguments in steps[replied]))
 
 
 _POLICIES: dict[str, dict[str, Any]] = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Annotated
 
@@ -15,7 +14,7 @@ from helix_dbos.cli.demo.report import show_event, show_facts, show_opening, sho
 from helix_dbos.cli.demo.verdict import judge
 from helix_dbos.cli.demo.workers import worker_processes
 from helix_dbos.cli.logs import configure_logging
-from helix_dbos.cli.signals import terminated_as_interrupted
+from helix_dbos.cli.signals import run_interruptibly, terminated_as_interrupted
 from helix_dbos.models.resolve import resolve_model
 
 __all__ = ["demo"]
@@ -47,7 +46,7 @@ def demo(
         with demo_place(settings, model, keep=keep) as place:
             show_opening(console, place.described, model)
             with worker_processes(place.stage, place.folder) as workers:
-                facts = asyncio.run(
+                facts = run_interruptibly(
                     play(place, workers, lambda at, event, detail: show_event(console, at, event, detail))
                 )
             promises = judge(facts, scripted=model is None)

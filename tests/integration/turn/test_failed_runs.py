@@ -49,7 +49,6 @@ async def _next_turn_works(
     """Nothing of the failed run is open, and a new turn sees a well-formed history."""
     unanswered = "SELECT count(*) FROM calls WHERE state <> 'answered'"
     assert connection.execute(unanswered).fetchone() == (0,)
-    missing = "SELECT count(*) FROM calls c WHERE NOT EXISTS (SELECT 1 FROM answers a USING (dispatch_id))"
     missing = "SELECT count(*) FROM calls LEFT JOIN answers USING (dispatch_id) WHERE answers.n IS NULL"
     assert connection.execute(missing).fetchone() == (0,)
     assert connection.execute("SELECT count(*) FROM runs WHERE ended_at IS NULL").fetchone() == (0,)
@@ -86,7 +85,11 @@ async def test_exactly_max_steps_is_enough(app: StartApp) -> None:
 
 
 async def test_usage_is_summed_over_the_steps(app: StartApp) -> None:
-    script = [calls(call("echo", {"n": 1}), usage=SOME), calls(call("nope"), usage=SOME), say("x", usage=SOME)]
+    script = [
+        calls(call("echo", {"n": 1}), usage=SOME),
+        calls(call("nope"), usage=SOME),
+        say("x", usage=SOME),
+    ]
     desk, _ = scripted(script, tools=[echo])
     outcome = await turn(await app(desk), desk)
     assert outcome.usage == SOME + SOME + SOME
@@ -227,16 +230,43 @@ async def test_a_port_that_returns_no_reply_fails_the_run(app: StartApp) -> None
     assert outcome.error.code == "run_internal_error"
 
 
-@pytest.mark.parametrize("cancels", [True, False], ids=["cancelled_error", "system_exit"])
-async def test_a_port_that_tries_to_stop_the_loop_fails_the_run(app: StartApp, cancels: bool) -> None:
-    class Wild:
-        async def request(self, request: ModelRequest) -> ModelReply:
-            raise asyncio.CancelledError if cancels else SystemExit(SECRET)
+@pytest.mark.parametrize("stop", [SystemExit, asyncio.CancelledError])
+@pytest.mark.parametrize("where", ["model", "instructions", "deps", "async_deps", "body"])
+@pytest.mark.parametrize("record", [True, False], ids=["recorded", "unrecorded"])
+async def test_users_code_that_tries_to_stop_the_process_fails_like_any_other(
+    app: StartApp, where: str, stop: type[BaseException], record: bool
+) -> None:
+    def unless(here: str) -> None:
+        if here == where:
+            raise stop(SECRET)
 
-    desk = Agent(name="desk", model=Wild())
-    outcome = await turn(await app(desk), desk)
-    assert outcome.error is not None
-    assert outcome.error.code == "run_internal_error"
+    async def later() -> None:
+        unless("async_deps")
+
+    def deps(_info: object) -> Any:
+        unless("deps")
+        return later()
+
+    def instructions(_context: object) -> str:
+        unless("instructions")
+        return ""
+
+    def reply(request: ModelRequest) -> Any:
+        unless("model")
+        return say("done") if len(request.history) > 1 else call("stop")
+
+    @tool(name="stop")
+    async def body() -> None:
+        unless("body")
+
+    desk, _ = scripted(reply, instructions=instructions, deps=deps, tools=[body])
+    outcome = await turn(await app(desk, record_model_steps=record), desk)
+    if where == "body":
+        assert outcome.output == "done"
+        assert outcome.calls[0].reason is Reason.TOOL_FAILED
+    else:
+        assert outcome.error is not None
+        assert outcome.error.code == "run_internal_error"
 
 
 async def test_instructions_that_raise_fail_the_run(app: StartApp, connection: psycopg.Connection) -> None:
