@@ -41,7 +41,7 @@ pins: ## Write constraints.txt anew, with the newest versions that pyproject.tom
 	@draft=$$(mktemp -d) && trap 'rm -rf "$$draft"' EXIT \
 	&& "$(PYTHON)" -m venv "$$draft" \
 	&& "$$draft/bin/python" $(PIP_QUIETLY) install --upgrade pip \
-	&& "$$draft/bin/python" $(PIP_QUIETLY) install $(PARTS) hatchling editables \
+	&& "$$draft/bin/python" $(PIP_QUIETLY) install $(PARTS) editables \
 	&& "$$draft/bin/python" $(PIP_QUIETLY) freeze --all --exclude-editable --exclude setuptools >"$$draft/pins" \
 	&& cp "$$draft/pins" constraints.txt
 

@@ -19,7 +19,7 @@ from dbos import DBOSPortableJSONSerializer as PortableJSON
 from pydantic import JsonValue
 
 from helix_dbos.engine.enqueue import TURN_WORKFLOW, QueueAddress, enqueue_turn
-from helix_dbos.engine.port import StrandedRun, RunStretch
+from helix_dbos.engine.port import RunStretch, StrandedRun
 from helix_dbos.engine.rows import find_leftovers, find_lost_runs
 from helix_dbos.errors import StoreError
 from helix_dbos.store.database import Transaction

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from helix_dbos.store.database import Transaction
 
-__all__ = ["Engine", "StrandedCause", "StrandedRun", "RunStretch"]
+__all__ = ["Engine", "RunStretch", "StrandedCause", "StrandedRun"]
 
 RunStretch = Callable[[str, str], Awaitable[str]]
 """Carries one stretch: run id and workflow id in, one word about its end out."""

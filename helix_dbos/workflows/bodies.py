@@ -118,10 +118,10 @@ def _returned(
     try:
         result = storable(value)
         changed = storable(execution.agent.diff_state(before, context.state))
-    except NotStorable as finding:
-        return raised(
-            Reason.RESULT_NOT_STORABLE, f"{TEXTS[Reason.RESULT_NOT_STORABLE]} ({finding})"
-        ), _NO_CHANGE
+    except Exception as finding:  # the state's own serialisers run here, and may raise anything
+        what = str(finding) if isinstance(finding, NotStorable) else f"no JSON form: {type(finding).__name__}"
+        text = f"{TEXTS[Reason.RESULT_NOT_STORABLE]} ({what})"
+        return raised(Reason.RESULT_NOT_STORABLE, text), _NO_CHANGE
     answer = Answer(Outcome.RETURNED, None, result, Origin.BODY)
     return answer, changed if isinstance(changed, dict) else _NO_CHANGE
 

@@ -131,6 +131,10 @@ class Workers:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.end_all()
+
+    def end_all(self) -> None:
+        """End every worker started so far."""
         for worker in self._all:
             worker.end()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -50,15 +52,21 @@ DEADLY_UNSAFE = (
 )
 
 
-def _carried_to_its_end(start: Start, session_id: str, *, size: int = 2, seconds: float = 30) -> list[int]:
-    """Start the turn, and dead workers anew, until the run has ended; the exit codes of the dead."""
-    with Workers() as workers:
-        workers.start(start)
-        others = Start(start.database_url, start.script)
-        wait_for_end(
-            start.database_url, session_id, seconds=seconds, meanwhile=lambda: workers.renew(others, size)
-        )
-        return workers.exit_codes()
+@pytest.fixture
+def workers() -> Iterator[Workers]:
+    """All processes of a test; some live on until its last assertion, as engine rows need them."""
+    with Workers() as started:
+        yield started
+
+
+def _carried_to_its_end(workers: Workers, start: Start, *, size: int = 2, seconds: float = 30) -> None:
+    """Start the turn, and dead workers anew, until it has completed."""
+    workers.start(start)
+    others = replace(start, session_id=None, message=None)
+    run = wait_for_end(
+        start.database_url, "s", seconds=seconds, meanwhile=lambda: workers.renew(others, size)
+    )
+    assert run["status"] == "completed", run
 
 
 def _read_by_the_model(witness: Witness, session_id: str, step: int) -> dict[str, Any]:
@@ -68,11 +76,12 @@ def _read_by_the_model(witness: Witness, session_id: str, step: int) -> dict[str
 
 
 def test_a_safe_tool_that_kills_every_process_is_given_up_after_three_bodies(
-    database_url: str, witness: Witness
+    database_url: str, witness: Witness, workers: Workers
 ) -> None:
     script = Script(witness.path, DEADLY_SAFE, suicidal=("both",))
     start = Start(database_url, script, session_id="s", message="go")
-    assert _carried_to_its_end(start, "s") == [-signal.SIGKILL] * 3
+    _carried_to_its_end(workers, start)
+    assert workers.exit_codes() == [-signal.SIGKILL] * 3
     truth = Truth(database_url, "s", witness)
     truth.holds()
     bodies = [event.pid for event in witness.events("start", tool="both")]
@@ -97,13 +106,15 @@ def test_a_safe_tool_that_kills_every_process_is_given_up_after_three_bodies(
     assert all(NOT_AGAIN in told[calls[n]["tool_call_id"]] for n in (1, 8))
     assert all(MAY_HAVE_RUN in told[calls[n]["tool_call_id"]] for n in (2, 3, 7, 11))
     assert told[calls[4]["tool_call_id"]] == "put 4"
-    assert wait_for_end(database_url, "s")["status"] == "completed"
 
 
-def test_an_unsafe_tool_that_kills_its_process_has_one_body(database_url: str, witness: Witness) -> None:
+def test_an_unsafe_tool_that_kills_its_process_has_one_body(
+    database_url: str, witness: Witness, workers: Workers
+) -> None:
     script = Script(witness.path, DEADLY_UNSAFE, suicidal=("risky_in_a",))
     start = Start(database_url, script, session_id="s", message="go")
-    assert _carried_to_its_end(start, "s") == [-signal.SIGKILL]
+    _carried_to_its_end(workers, start)
+    assert workers.exit_codes() == [-signal.SIGKILL]
     truth = Truth(database_url, "s", witness)
     truth.holds()
     calls = truth.numbered()
@@ -118,21 +129,18 @@ def test_an_unsafe_tool_that_kills_its_process_has_one_body(database_url: str, w
     }
     told = _read_by_the_model(witness, "s", 1)
     assert all(MAY_HAVE_RUN in told[calls[n]["tool_call_id"]] for n in (1, 2, 3, 4))
-    assert wait_for_end(database_url, "s")["status"] == "completed"
 
 
 def test_a_turn_that_kills_every_process_without_progress_is_given_up(
-    database_url: str, witness: Witness
+    database_url: str, witness: Witness, workers: Workers
 ) -> None:
     steps = ((("put", {"n": 1}), ("charge", {"n": 2})),)
     first = Script(witness.path, steps, kill=Kill(FaultPoint.BEFORE_MODEL_REQUEST, nth=2))
     always = Script(witness.path, steps, kill=Kill(FaultPoint.BEFORE_MODEL_REQUEST))
-    with Workers() as workers:
-        workers.start(Start(database_url, first, session_id="s", message="go"))
-        poll_until(lambda: witness.events("signal"))
-        run = wait_for_end(
-            database_url, "s", seconds=60, meanwhile=lambda: workers.renew(Start(database_url, always), 2)
-        )
+    workers.start(Start(database_url, first, session_id="s", message="go"))
+    poll_until(lambda: witness.events("signal"))
+    others = Start(database_url, always)
+    run = wait_for_end(database_url, "s", seconds=60, meanwhile=lambda: workers.renew(others, 2))
     assert (run["status"], run["error"]["code"]) == ("failed", "rescue_limit_reached")
     assert len(witness.events("signal")) == run["stretch_no"] == MAX_RESCUES + 1
     assert witness.asks("s") == {0: 1}
@@ -141,7 +149,7 @@ def test_a_turn_that_kills_every_process_without_progress_is_given_up(
     until = [*taken_up[1:], run["ended_at"].timestamp()]
     gaps = [later - earlier for earlier, later in zip(taken_up, until, strict=True)]
     assert all(gap >= pause - 0.01 for gap, pause in zip(gaps, PAUSES_SECONDS, strict=True)), gaps
-    _a_new_turn_completes(database_url, steps, witness)
+    _a_new_turn_completes(workers, Start(database_url, Script(witness.path, steps)), witness)
 
 
 def _stretches_made(database_url: str, run_id: str) -> list[float]:
@@ -155,46 +163,42 @@ def _stretches_made(database_url: str, run_id: str) -> list[float]:
         return [row["created_at"] / 1000 for row in made]
 
 
-def _a_new_turn_completes(database_url: str, steps: Any, witness: Witness) -> None:
-    with Workers() as workers:
-        start = Start(database_url, Script(witness.path, steps), session_id="s", message="again")
-        pid = workers.start(start).pid
-        poll_until(lambda: any(event.pid == pid for event in witness.events("accepted")))
-        run = wait_for_end(database_url, "s")
+def _a_new_turn_completes(workers: Workers, healthy: Start, witness: Witness) -> None:
+    workers.end_all()
+    worker = workers.start(replace(healthy, session_id="s", message="again"))
+    poll_until(lambda: any(event.pid == worker.pid for event in witness.events("accepted")))
+    run = wait_for_end(healthy.database_url, "s")
     assert run["status"] == "completed", run
-    Truth(database_url, "s", witness).holds()
+    Truth(healthy.database_url, "s", witness).holds()
 
 
-def test_giving_up_answers_every_open_call(database_url: str, witness: Witness) -> None:
+def test_giving_up_answers_every_open_call(database_url: str, witness: Witness, workers: Workers) -> None:
     steps = ((("put", {"n": 1}), ("charge", {"n": 2}), ("chained", {"n": 3}), ("chained", {"n": 4})),)
-    with Workers() as workers:
-        slow = Script(witness.path, steps, body_seconds=FOR_EVER)
-        victim = workers.start(Start(database_url, slow, session_id="s", message="go"))
-        poll_until(lambda: len(witness.events("start")) == 3)
-        victim.end()
-        with connect(database_url) as rows:
-            rows.execute("UPDATE runs SET rescues = %s", (MAX_RESCUES,))
-        workers.start(Start(database_url, Script(witness.path, steps)))
-        run = wait_for_end(database_url, "s")
+    slow = Script(witness.path, steps, body_seconds=FOR_EVER)
+    victim = workers.start(Start(database_url, slow, session_id="s", message="go"))
+    poll_until(lambda: len(witness.events("start")) == 3)
+    victim.end()
+    with connect(database_url) as rows:
+        rows.execute("UPDATE runs SET rescues = %s", (MAX_RESCUES,))
+    workers.start(Start(database_url, Script(witness.path, steps)))
+    run = wait_for_end(database_url, "s")
     assert (run["status"], run["error"]["code"]) == ("failed", "rescue_limit_reached")
     calls = Truth(database_url, "s", witness).numbered()
     assert {call["reason"] for call in calls.values()} == {"outcome_unknown"}
     assert {call["origin"] for call in calls.values()} == {"failure"}
     assert {n: call["bodies"] for n, call in calls.items()} == {1: 1, 2: 1, 3: 1, 4: 0}
     assert len(witness.events("start")) == 3
-    _a_new_turn_completes(database_url, steps, witness)
+    _a_new_turn_completes(workers, Start(database_url, Script(witness.path, steps)), witness)
     told = _read_by_the_model(witness, "s", 1)
     assert all(MAY_HAVE_RUN in text for text in told.values())
 
 
-def test_rescues_are_forgiven_by_progress(database_url: str, witness: Witness) -> None:
+def test_rescues_are_forgiven_by_progress(database_url: str, witness: Witness, workers: Workers) -> None:
     steps = tuple((("put", {"n": n}),) for n in range(MAX_RESCUES + 2))
     script = Script(witness.path, steps, kill=Kill(FaultPoint.AFTER_SAVE))
     start = Start(database_url, script, session_id="s", message="go")
-    deaths = _carried_to_its_end(start, "s", size=3, seconds=60)
-    run = wait_for_end(database_url, "s")
-    assert run["status"] == "completed", run
-    assert deaths == [-signal.SIGKILL] * len(steps)
+    _carried_to_its_end(workers, start, size=3, seconds=60)
+    assert workers.exit_codes() == [-signal.SIGKILL] * len(steps)
     assert len(witness.events("signal")) == len(steps)
     truth = Truth(database_url, "s", witness)
     truth.holds()
@@ -210,20 +214,19 @@ UNREADABLE = {
 
 @pytest.mark.parametrize("poison", ["message", "usage"])
 def test_a_poisoned_run_stops_neither_the_sweeper_nor_another_run(
-    poison: str, database_url: str, witness: Witness
+    poison: str, database_url: str, witness: Witness, workers: Workers
 ) -> None:
     steps = ((("put", {"n": 1}), ("charge", {"n": 2})),)
     kill = Kill(FaultPoint.AFTER_BODY, about="put")
-    with Workers() as workers:
-        for session_id in ("bad", "good"):
-            script = Script(witness.path, steps, kill=kill, body_seconds=0.1)
-            start = Start(database_url, script, session_id=session_id, message="go")
-            assert workers.start(start).dies() == -signal.SIGKILL
-        with connect(database_url) as rows:
-            rows.execute(UNREADABLE[poison])
-        workers.start(Start(database_url, Script(witness.path, steps)))
-        assert wait_for_end(database_url, "good")["status"] == "completed"
-        bad = wait_for_end(database_url, "bad")
+    for session_id in ("bad", "good"):
+        script = Script(witness.path, steps, kill=kill, body_seconds=0.1)
+        start = Start(database_url, script, session_id=session_id, message="go")
+        assert workers.start(start).dies() == -signal.SIGKILL
+    with connect(database_url) as rows:
+        rows.execute(UNREADABLE[poison])
+    workers.start(Start(database_url, Script(witness.path, steps)))
+    assert wait_for_end(database_url, "good")["status"] == "completed"
+    bad = wait_for_end(database_url, "bad")
     Truth(database_url, "good", witness).holds()
     assert bad["status"] == "failed", bad
     calls = Truth(database_url, "bad", witness).numbered()

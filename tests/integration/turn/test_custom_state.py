@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import psycopg
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_serializer
 
 from helix_dbos import Outcome, Reason, RunContext, RunStatus, ToolContext, ToolError, tool
 from helix_dbos.testing import call, calls, say, turns
@@ -15,12 +15,23 @@ from tests.integration.turn.looks import everything_stored, scripted
 from tests.integration.turn.started import PATIENCE, turn
 
 
+class Hostile(BaseModel):
+    armed: bool = False
+
+    @model_serializer(mode="wrap")
+    def _explode(self, handler: Any) -> Any:
+        if self.armed:
+            raise OSError("in the serialiser")
+        return handler(self)
+
+
 class Cart(BaseModel):
     name: str = "empty"
     count: int = 0
     lines: list[dict[str, Any]] = Field(default_factory=list)
     note: str | None = None
     price: float = 0.0
+    hostile: Hostile = Field(default_factory=Hostile)
 
 
 Ctx = ToolContext[None, Cart]
@@ -193,9 +204,11 @@ async def test_state_that_cannot_be_stored_is_refused_with_the_answer(
             ctx.state.count = "many"  # type: ignore[assignment]
         if what == "recursive":
             ctx.state.lines.append({"again": ctx.state.lines})
+        if what == "hostile":
+            ctx.state.hostile.armed = True
         return "put"
 
-    kinds = ["nan", "object", "huge", "wrong_type", "recursive"]
+    kinds = ["nan", "object", "huge", "wrong_type", "recursive", "hostile"]
     desk, _ = scripted(
         [calls(*(call("put", {"what": what}) for what in kinds)), say("done")], state=Cart, tools=[put]
     )

@@ -61,8 +61,6 @@ class OneStep(RuleBasedStateMachine):
         self.answers: Counter[str] = Counter()
         self.hooks_asked: set[tuple[str, int]] = set()
 
-    # The store: each of these is part of one transaction.
-
     def in_order(self) -> list[Call]:
         return list(self.calls.values())
 
@@ -131,8 +129,6 @@ class OneStep(RuleBasedStateMachine):
         """What may be claimed now, each looked at once more with the tools of this process."""
         decisions = self.decide()
         return [(call, decisions[call.dispatch_id]) for call in startable(self.in_order(), self.generation)]
-
-    # The moves.
 
     @initialize(tools=st.lists(tools_saved, min_size=1, max_size=5), odd=st.integers(-6, 5))
     def save(self, tools: list[ToolNow], odd: int) -> None:
@@ -237,8 +233,6 @@ class OneStep(RuleBasedStateMachine):
         self.commit_decisions()
         if crash_at_once:
             self.crash()
-
-    # What must hold at every moment.
 
     @invariant()
     def each_call_is_answered_at_most_once(self) -> None:
