@@ -22,7 +22,7 @@ READY := .venv/ready-$(shell { pwd -P; "$(PYTHON)" -VV; cat pyproject.toml const
 help: ## Say what there is.
 	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' Makefile
 
-demo: $(READY) ## Kill an agent in the middle of its work, twice, and watch what happens. About a minute.
+demo: $(READY) ## Kill a worker in the middle of a refund, and watch another one take over.
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" helix-dbos demo $(ARGS)
 
 test: $(READY) ## Run the tests, on a PostgreSQL of their own or on HELIX_TEST_DATABASE_URL.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 __all__ = [
     "AnsweredCall",
@@ -55,6 +55,12 @@ class FilePart(_Record):
     media_type: str
     url: str | None = None
     data: str | None = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> FilePart:
+        if (self.url is None) == (self.data is None):
+            raise ValueError("a file is given by its url or by its data, not by both")
+        return self
 
 
 class ThinkingPart(_Record):

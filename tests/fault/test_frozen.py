@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from sqlalchemy import make_url
 
 from helix_dbos.faults import FaultPoint
 from tests.fault.backends import cut_all, cut_locks, is_frozen, live_pids, own_login
@@ -160,9 +161,8 @@ def test_an_open_transaction_of_the_frozen_holds_up_its_own_session_only(
 def _open_transactions(victim: Victim) -> int:
     with connect(victim.database_url) as rows:
         return rows.execute(
-            "SELECT 1 FROM pg_stat_activity WHERE state = 'idle in transaction' AND usename ="
-            " (SELECT usename FROM pg_stat_activity WHERE application_name = 'helix-dbos'"
-            "  AND usename LIKE 'helix\\_%%' LIMIT 1)"
+            "SELECT 1 FROM pg_stat_activity WHERE state = 'idle in transaction' AND usename = %s",
+            (make_url(victim.own_url).username,),
         ).rowcount
 
 

@@ -72,7 +72,7 @@ async def test_what_a_body_sets_is_committed_with_its_answer_and_seen_afterwards
     first = await turn(helix, desk, session_id="s")
     second = await turn(helix, desk, session_id="s")
     assert [report.result for report in (*first.calls, *second.calls)] == ["put", "a 1", "a 1", "put"]
-    assert [name for moment, name in seen if moment == "before the commit"][0] == {}
+    assert seen[0] == ("before the commit", {})
     committed = [stored for moment, stored in seen if moment == "committed"]
     assert [(each["name"], each["count"]) for each in committed] == [("a", 1), ("a", 1)]
     assert [request.instructions for request in told] == [

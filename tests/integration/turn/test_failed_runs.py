@@ -230,12 +230,9 @@ async def test_a_port_that_returns_no_reply_fails_the_run(app: StartApp) -> None
     assert outcome.error.code == "run_internal_error"
 
 
-@pytest.mark.parametrize("stop", [SystemExit, asyncio.CancelledError])
-@pytest.mark.parametrize("where", ["model", "instructions", "deps", "async_deps", "body"])
-@pytest.mark.parametrize("record", [True, False], ids=["recorded", "unrecorded"])
-async def test_users_code_that_tries_to_stop_the_process_fails_like_any_other(
-    app: StartApp, where: str, stop: type[BaseException], record: bool
-) -> None:
+def _stopping(name: str, where: str, stop: type[BaseException]) -> Agent[Any, Any, Any]:
+    """An agent whose code raises what stops a process or a task, at one place."""
+
     def unless(here: str) -> None:
         if here == where:
             raise stop(SECRET)
@@ -259,14 +256,25 @@ async def test_users_code_that_tries_to_stop_the_process_fails_like_any_other(
     async def body() -> None:
         unless("body")
 
-    desk, _ = scripted(reply, instructions=instructions, deps=deps, tools=[body])
-    outcome = await turn(await app(desk, record_model_steps=record), desk)
-    if where == "body":
-        assert outcome.output == "done"
-        assert outcome.calls[0].reason is Reason.TOOL_FAILED
-    else:
-        assert outcome.error is not None
-        assert outcome.error.code == "run_internal_error"
+    return scripted(reply, name=name, instructions=instructions, deps=deps, tools=[body])[0]
+
+
+@pytest.mark.parametrize("record", [True, False], ids=["recorded", "unrecorded"])
+async def test_users_code_that_tries_to_stop_the_process_fails_like_any_other(
+    app: StartApp, record: bool
+) -> None:
+    places = ["model", "instructions", "deps", "async_deps", "body"]
+    cases = [(where, stop) for where in places for stop in (SystemExit, asyncio.CancelledError)]
+    agents = [_stopping(f"agent-{n}", *case) for n, case in enumerate(cases)]
+    helix = await app(*agents, record_model_steps=record)
+    for agent, (where, _) in zip(agents, cases, strict=True):
+        outcome = await turn(helix, agent)
+        if where == "body":
+            assert outcome.output == "done"
+            assert outcome.calls[0].reason is Reason.TOOL_FAILED
+        else:
+            assert outcome.error is not None
+            assert outcome.error.code == "run_internal_error"
 
 
 async def test_instructions_that_raise_fail_the_run(app: StartApp, connection: psycopg.Connection) -> None:

@@ -44,32 +44,32 @@ async def test_a_finish_call_alone_ends_the_run(app: StartApp, connection: psyco
     assert connection.execute("SELECT kind FROM checkpoints").fetchall() == [("end",)]
 
 
-@pytest.mark.parametrize(
-    ("output_type", "value", "expected"),
-    [
-        (int, 42, 42),
-        (list[int], [1, 2], [1, 2]),
-        (list[Point], [{"x": 1, "y": 2}], [Point(1, 2)]),
-        (bool, False, False),
-        (int | None, None, None),
-        (date, "2031-02-03", date(2031, 2, 3)),
-        (dict[str, int], {"a": 1}, {"a": 1}),
-    ],
-    ids=str,
-)
-async def test_outputs_that_are_not_objects_come_back_typed(
-    app: StartApp, output_type: Any, value: Any, expected: Any
-) -> None:
-    desk, told = scripted([finish({"value": value})], output_type=output_type)
-    helix = await app(desk)
-    outcome = await turn(helix, desk)
-    assert outcome.status is RunStatus.COMPLETED
-    assert outcome.output == expected
-    assert type(outcome.output) is type(expected)
-    assert outcome.unwrap() == expected
-    again = await (await helix.get_run(outcome.run_id)).result(timeout=PATIENCE)
-    assert again.output == expected
-    assert told.last.tools[-1].is_output
+OUTPUTS: list[tuple[Any, Any, Any]] = [
+    (int, 42, 42),
+    (list[int], [1, 2], [1, 2]),
+    (list[Point], [{"x": 1, "y": 2}], [Point(1, 2)]),
+    (bool, False, False),
+    (int | None, None, None),
+    (date, "2031-02-03", date(2031, 2, 3)),
+    (dict[str, int], {"a": 1}, {"a": 1}),
+]
+
+
+async def test_outputs_that_are_not_objects_come_back_typed(app: StartApp) -> None:
+    made = [
+        scripted([finish({"value": value})], name=f"agent-{n}", output_type=output_type)
+        for n, (output_type, value, _) in enumerate(OUTPUTS)
+    ]
+    helix = await app(*(agent for agent, _ in made))
+    for (agent, told), (_, _, expected) in zip(made, OUTPUTS, strict=True):
+        outcome = await turn(helix, agent)
+        assert outcome.status is RunStatus.COMPLETED
+        assert outcome.output == expected
+        assert type(outcome.output) is type(expected)
+        assert outcome.unwrap() == expected
+        again = await (await helix.get_run(outcome.run_id)).result(timeout=PATIENCE)
+        assert again.output == expected
+        assert told.last.tools[-1].is_output
 
 
 async def test_a_dataclass_is_an_object(app: StartApp) -> None:

@@ -18,10 +18,5 @@ def test_a_running_session_is_busy(status):
     assert decide_new_turn(status) is EntryDecision.BUSY
 
 
-@pytest.mark.xfail(strict=True, reason="superseding a suspended run is not built yet: it is refused as busy")
-def test_a_suspended_run_is_superseded_by_a_new_turn():
-    assert decide_new_turn(RunStatus.SUSPENDED) is not EntryDecision.BUSY
-
-
 def test_open_runs_are_those_that_the_partial_unique_index_counts():
     assert {"queued", "running", "suspended"} == OPEN_RUN

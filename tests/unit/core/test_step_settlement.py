@@ -66,16 +66,6 @@ def test_no_other_answer_spreads(reason):
     assert settlement.claims == ("d1",)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="claims what is startable, without asking what recovery decided",
-)
-def test_a_verified_call_in_doubt_is_not_claimed_before_its_hook_was_asked():
-    calls = [running(0), a_call(1, bodies=1, replay=Replay.VERIFIED)]
-    assert settle_call(calls, "d0", RETURNED, NOW).claims == ()
-
-
 def test_claim_counts_one_more_body_for_this_generation():
     calls = [a_call(0, bodies=1), a_call(1, bodies=0)]
     first, second = claim(calls, ["d0"], NOW)
