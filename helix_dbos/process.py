@@ -75,7 +75,7 @@ class Process:
         self, name: str, agents: AgentRegistry, settings: Settings, role: Role, reach: Reach
     ) -> None:
         self.name, self.agents, self.settings, self.role, self.reach = name, agents, settings, role, reach
-        self.executor_id = new_executor_id()
+        self.executor_id = ""
         self.on_end: Callable[[str], None] = lambda _run_id: None
         self._runtime: Runtime | None = None
         self._closers: list[Callable[[], Awaitable[None]]] = []
@@ -115,6 +115,7 @@ class Process:
         self._runtime = None
 
     async def _start(self) -> None:
+        self.executor_id = new_executor_id()  # one per start: a stopped one never comes back
         source = await asyncio.to_thread(find_database, self.settings)
         if source.server is not None:
             server = source.server

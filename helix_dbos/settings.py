@@ -35,7 +35,7 @@ class Settings(BaseSettings):
         validation_alias=AliasChoices("HELIX_DATABASE_URL", "DBOS_SYSTEM_DATABASE_URL"),
     )
     direct_database_url: SecretStr | None = None
-    schema_name: str = Field(default="helix", validation_alias=AliasChoices("HELIX_SCHEMA", "schema_name"))
+    schema_name: str = Field(default="helix", validation_alias="HELIX_SCHEMA")
     dbos_schema: str = "dbos"
     data_dir: Path | None = None
     migrate: MigrateMode = "check"

@@ -35,7 +35,7 @@ async def attach(runtime: Runtime, run_id: str, workflow_id: str) -> Execution |
         if run.workflow_id != workflow_id or run.status not in _ATTACHABLE:
             return None
         agent = runtime.agents.get(session.agent)
-        if agent is None or runtime.draining:
+        if agent is None or runtime.draining or not runtime.carries_turns:
             await put_back(tx, runtime, run, session.generation)
             return None
         execution = await _take_over(tx, runtime, session, run, agent)

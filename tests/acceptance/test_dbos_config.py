@@ -105,8 +105,12 @@ def test_start_runs_a_worker_until_sigterm(started: psutil.Popen, database_url: 
         assert started.wait(10) == 1
         poll_until(lambda: gone(worker), seconds=30)
         assert database.execute(LIVE).fetchall() == []
-        assert database.execute("SELECT count(*) FROM helix.executors WHERE stopped_at IS NULL").fetchone() == (0,)
-    events = [json.loads(line)["event"] for line in (tmp_path / "log").read_text().splitlines() if '"event"' in line]
+        assert database.execute(
+            "SELECT count(*) FROM helix.executors WHERE stopped_at IS NULL"
+        ).fetchone() == (0,)
+    events = [
+        json.loads(line)["event"] for line in (tmp_path / "log").read_text().splitlines() if '"event"' in line
+    ]
     assert [event for event in events if event.startswith("worker_")] == [
         "worker_ready",
         "worker_draining",

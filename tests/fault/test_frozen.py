@@ -133,7 +133,7 @@ def test_an_open_transaction_of_the_frozen_holds_up_its_own_session_only(
 ) -> None:
     """Frozen between lock and commit, with only its life sign gone: the row lock outlives it."""
     frozen_session, killed_session = _new_session(), _new_session()
-    victim.freezes(_freeze(FaultPoint.BEFORE_ANSWER_COMMIT, about="put"), frozen_session)
+    victim.freezes(_freeze(FaultPoint.BEFORE_ATTACH_COMMIT), frozen_session)
     cut_locks(shared_database_url, victim.worker.pid)
     poll_until(lambda: victim.worker.pid not in live_pids(shared_database_url))
     assert _open_transactions(victim) == 1
@@ -146,7 +146,7 @@ def test_an_open_transaction_of_the_frozen_holds_up_its_own_session_only(
     with connect(shared_database_url) as rows:
         held = rows.execute("SELECT * FROM runs WHERE session_id = %s", (frozen_session,)).fetchone()
     assert held is not None
-    assert (held["status"], held["stretch_no"]) == ("running", 1), "nobody can pass the row lock"
+    assert (held["status"], held["stretch_no"]) == ("queued", 1), "nobody can pass the row lock"
 
     cut_all(victim.own_url, shared_database_url)
     run = wait_for_end(shared_database_url, frozen_session)

@@ -22,6 +22,9 @@ NOT_AGAIN = "It will not be run again automatically"
 AT_ONCE, FOR_EVER, LAST_OF_ALL = 0.01, 30.0, 0.6
 PAUSES_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)
 
+SMALL = ((("put", {"n": 1}), ("charge", {"n": 2})),)
+MORE_THAN_A_SWEEP = 120
+
 DEADLY_SAFE = (
     (
         ("both", {"n": 1, "seconds": LAST_OF_ALL}),
@@ -134,9 +137,8 @@ def test_an_unsafe_tool_that_kills_its_process_has_one_body(
 def test_a_turn_that_kills_every_process_without_progress_is_given_up(
     database_url: str, witness: Witness, workers: Workers
 ) -> None:
-    steps = ((("put", {"n": 1}), ("charge", {"n": 2})),)
-    first = Script(witness.path, steps, kill=Kill(FaultPoint.BEFORE_MODEL_REQUEST, nth=2))
-    always = Script(witness.path, steps, kill=Kill(FaultPoint.BEFORE_MODEL_REQUEST))
+    first = Script(witness.path, SMALL, kill=Kill(FaultPoint.BEFORE_MODEL_REQUEST, nth=2))
+    always = Script(witness.path, SMALL, kill=Kill(FaultPoint.BEFORE_MODEL_REQUEST))
     workers.start(Start(database_url, first, session_id="s", message="go"))
     poll_until(lambda: witness.events("signal"))
     others = Start(database_url, always)
@@ -149,7 +151,7 @@ def test_a_turn_that_kills_every_process_without_progress_is_given_up(
     until = [*taken_up[1:], run["ended_at"].timestamp()]
     gaps = [later - earlier for earlier, later in zip(taken_up, until, strict=True)]
     assert all(gap >= pause - 0.01 for gap, pause in zip(gaps, PAUSES_SECONDS, strict=True)), gaps
-    _a_new_turn_completes(workers, Start(database_url, Script(witness.path, steps)), witness)
+    _a_new_turn_completes(workers, Start(database_url, Script(witness.path, SMALL)), witness)
 
 
 def _stretches_made(database_url: str, run_id: str) -> list[float]:
@@ -206,31 +208,41 @@ def test_rescues_are_forgiven_by_progress(database_url: str, witness: Witness, w
     assert all(call["outcome"] == "returned" for call in truth.calls())
 
 
-UNREADABLE = {
-    "message": """UPDATE messages SET content = '{"written": "by nobody"}' WHERE session_id = 'bad'""",
-    "usage": """UPDATE runs SET usage = '{"written": "by nobody"}' WHERE session_id = 'bad'""",
-}
+def _killed_in_a_body(workers: Workers, witness: Witness, database_url: str, session_id: str) -> None:
+    script = Script(witness.path, SMALL, kill=Kill(FaultPoint.AFTER_BODY, about="put"), body_seconds=0.1)
+    victim = workers.start(Start(database_url, script, session_id=session_id, message="go"))
+    assert victim.dies() == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("poison", ["message", "usage"])
-def test_a_poisoned_run_stops_neither_the_sweeper_nor_another_run(
-    poison: str, database_url: str, witness: Witness, workers: Workers
-) -> None:
-    steps = ((("put", {"n": 1}), ("charge", {"n": 2})),)
-    kill = Kill(FaultPoint.AFTER_BODY, about="put")
+def test_a_poisoned_run_fails_alone(database_url: str, witness: Witness, workers: Workers) -> None:
     for session_id in ("bad", "good"):
-        script = Script(witness.path, steps, kill=kill, body_seconds=0.1)
-        start = Start(database_url, script, session_id=session_id, message="go")
-        assert workers.start(start).dies() == -signal.SIGKILL
+        _killed_in_a_body(workers, witness, database_url, session_id)
     with connect(database_url) as rows:
-        rows.execute(UNREADABLE[poison])
-    workers.start(Start(database_url, Script(witness.path, steps)))
+        rows.execute("UPDATE messages SET content = '{\"from\": \"nobody\"}' WHERE session_id = 'bad'")
+    workers.start(Start(database_url, Script(witness.path, SMALL)))
     assert wait_for_end(database_url, "good")["status"] == "completed"
     bad = wait_for_end(database_url, "bad")
     Truth(database_url, "good", witness).holds()
-    assert bad["status"] == "failed", bad
-    calls = Truth(database_url, "bad", witness).numbered()
-    assert {n: (call["state"], call["reason"]) for n, call in calls.items()} == {
-        1: ("answered", "outcome_unknown"),
-        2: ("answered", "outcome_unknown"),
-    }
+    assert (bad["status"], bad["error"]["code"]) == ("failed", "run_internal_error")
+    calls = Truth(database_url, "bad", witness).calls()
+    assert {(call["state"], call["reason"]) for call in calls} == {("answered", "outcome_unknown")}
+    assert {event.attempt for event in witness.events("start", session_id="bad")} == {1}
+
+
+def test_runs_that_cannot_be_read_do_not_keep_the_sweeper_from_others(
+    database_url: str, witness: Witness, workers: Workers
+) -> None:
+    _killed_in_a_body(workers, witness, database_url, "good")
+    with connect(database_url) as rows:
+        rows.execute(
+            "INSERT INTO sessions (session_id, agent) SELECT 'bad-' || n, 'desk' FROM generate_series(1, %s) n",
+            (MORE_THAN_A_SWEEP,),
+        )
+        rows.execute(
+            "INSERT INTO runs (run_id, session_id, entry, status, workflow_id, step_index, queue, priority,"
+            " usage, queued_at) SELECT session_id, session_id, 'turn', 'queued', session_id, -1, 'q', 1,"
+            " '{\"from\": \"nobody\"}', now() - interval '1 minute' FROM sessions WHERE session_id <> 'good'"
+        )
+    workers.start(Start(database_url, Script(witness.path, SMALL)))
+    assert wait_for_end(database_url, "good")["status"] == "completed"
+    Truth(database_url, "good", witness).holds()
