@@ -5,10 +5,10 @@ import stat
 import tempfile
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from tests.acceptance.cli_processes import cli_in, findings
+from tests.support.databases import with_database
 
 
 @pytest.fixture
@@ -83,9 +83,7 @@ def test_an_unreachable_database_says_why(tmp_path, url, why):
 
 
 def test_a_database_that_does_not_exist(tmp_path, server_url):
-    url = psycopg.conninfo.make_conninfo(server_url)  # the host is in the query of an embedded URL
-    host = psycopg.conninfo.conninfo_to_dict(url)["host"]
-    with cli_in(tmp_path, HELIX_DATABASE_URL=f"postgresql://postgres@/no_such_db?host={host}") as cli:
+    with cli_in(tmp_path, HELIX_DATABASE_URL=with_database(server_url, "no_such_db")) as cli:
         assert "database does not exist" in findings(cli.run("doctor", "--json"))["database"]["found"]
 
 

@@ -1,6 +1,10 @@
 """`helix-dbos migrate`: idempotent, and clear about what it cannot do."""
 
+import uuid
+
 import psycopg
+from psycopg import sql
+from sqlalchemy import make_url
 
 from tests.acceptance.cli_processes import cli_in
 
@@ -37,11 +41,12 @@ def test_an_unreachable_database(tmp_path):
 
 
 def test_a_user_without_rights(tmp_path, empty_database_url):
+    guest = f"helix_guest_{uuid.uuid4().hex[:12]}"
     with psycopg.connect(empty_database_url, autocommit=True) as connection:
-        connection.execute("DROP ROLE IF EXISTS helix_cli_guest")
-        connection.execute("CREATE ROLE helix_cli_guest LOGIN")
+        connection.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD 'guest'").format(sql.Identifier(guest)))
     try:
-        url = empty_database_url.replace("postgres@", "helix_cli_guest@", 1)
+        url = make_url(empty_database_url).set(username=guest, password="guest")
+        url = url.render_as_string(hide_password=False)
         with cli_in(tmp_path, HELIX_DATABASE_URL=url) as cli:
             finished = cli.run("migrate")
             assert finished.returncode == 1
@@ -49,7 +54,7 @@ def test_a_user_without_rights(tmp_path, empty_database_url):
             assert "Traceback" not in finished.stderr
     finally:
         with psycopg.connect(empty_database_url, autocommit=True) as connection:
-            connection.execute("DROP ROLE helix_cli_guest")
+            connection.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(guest)))
 
 
 def test_an_unusable_setting_is_named_without_its_value(tmp_path):

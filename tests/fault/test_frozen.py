@@ -161,7 +161,8 @@ def test_an_open_transaction_of_the_frozen_holds_up_its_own_session_only(
 def _open_transactions(victim: Victim) -> int:
     with connect(victim.database_url) as rows:
         return rows.execute(
-            "SELECT 1 FROM pg_stat_activity WHERE state = 'idle in transaction' AND usename = %s",
+            "SELECT 1 FROM pg_stat_activity WHERE state = 'idle in transaction' AND usename = %s"
+            " AND application_name = 'helix-dbos'",
             (make_url(victim.own_url).username,),
         ).rowcount
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import psycopg
@@ -134,10 +134,8 @@ async def test_a_closing_that_fails_does_not_undo_the_run(
 async def test_a_swallowing_context_manager_cannot_hide_a_failure(app: StartApp) -> None:
     @asynccontextmanager
     async def deps(_info: object) -> AsyncIterator[str]:
-        try:
+        with suppress(BaseException):
             yield "d"
-        except BaseException:
-            pass
 
     desk, _ = scripted([ValueError("port")], deps=deps)
     outcome = await turn(await app(desk), desk)
@@ -179,13 +177,11 @@ async def test_each_stretch_has_its_own(app: StartApp, connection: psycopg.Conne
     outcome = await run.result(timeout=PATIENCE)
     assert outcome.status is RunStatus.COMPLETED
     assert outcome.calls[0].bodies == 2
-    assert isinstance(outcome.calls[0].result, int)
-    assert outcome.calls[0].result > 0
+    later = outcome.calls[0].result
+    assert later in (1, 2), "made after the first was, before or after that one was closed"
 
     async def closed() -> bool:
         return len(log) == 4
 
     await poll_until_async(closed)
-    assert sorted(log) == sorted(
-        ["opened 0", "closed 0", *(f"{what} {outcome.calls[0].result}" for what in ("opened", "closed"))]
-    )
+    assert set(log) == {"opened 0", "closed 0", f"opened {later}", f"closed {later}"}
