@@ -29,10 +29,8 @@ test: $(READY) ## Run the tests, on a PostgreSQL of their own or on HELIX_TEST_D
 	@$(RUN)python -m pytest $(ARGS)
 
 check: $(READY) ## Check format, lint, types, and which module may import which.
-	$(RUN)ruff format --check .
-	$(RUN)ruff check .
-	$(RUN)basedpyright
-	$(RUN)lint-imports
+	@failed=0; for each in 'ruff format --check .' 'ruff check .' basedpyright lint-imports; do \
+		echo "$$each"; $(RUN)$$each || failed=1; done; exit $$failed
 
 bench: $(READY) ## Measure on this machine.
 	@$(RUN)python -m benchmarks $(ARGS)

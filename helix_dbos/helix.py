@@ -7,7 +7,7 @@ import re
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar, cast, overload
 
 from pydantic import JsonValue, ValidationError
 
@@ -87,16 +87,38 @@ class Helix:
         """Drain and stop: bodies get their grace, the rest is left to other processes."""
         await self._process.stop()
 
+    @overload
     async def execute(
         self,
-        agent: Agent[Any, OutputT, Any] | str,
+        agent: Agent[Any, OutputT, Any],
         message: str | Sequence[TextPart | FilePart],
         *,
         session_id: str | None = None,
         request_key: str | None = None,
         user_id: str | None = None,
         metadata: Mapping[str, JsonValue] | None = None,
-    ) -> Run[OutputT]:
+    ) -> Run[OutputT]: ...
+    @overload
+    async def execute(
+        self,
+        agent: str,
+        message: str | Sequence[TextPart | FilePart],
+        *,
+        session_id: str | None = None,
+        request_key: str | None = None,
+        user_id: str | None = None,
+        metadata: Mapping[str, JsonValue] | None = None,
+    ) -> Run[Any]: ...
+    async def execute(
+        self,
+        agent: AnyAgent | str,
+        message: str | Sequence[TextPart | FilePart],
+        *,
+        session_id: str | None = None,
+        request_key: str | None = None,
+        user_id: str | None = None,
+        metadata: Mapping[str, JsonValue] | None = None,
+    ) -> Run[Any]:
         """Start a turn: it is committed, and will be carried to an end, when this returns.
 
         Args:
@@ -105,7 +127,7 @@ class Helix:
             session_id: The conversation; a new one when None. 256 characters at most.
             request_key: The same key on a session returns the run it made before and adds
                 nothing; with another message it is refused.
-            user_id: Whose session it is; bound at its first turn.
+            user_id: Whose session it is; bound at its first turn. 256 characters at most.
             metadata: A JSON object given to dependency factories and tools.
 
         Raises:
@@ -113,7 +135,7 @@ class Helix:
             NotFoundError: No such agent here.
             ConflictError: The session is busy or somebody else's.
         """
-        check_ids(session_id, request_key)
+        check_ids(session_id, request_key, user_id)
         request = TurnRequest(
             agent=self._agent(agent),
             message=_storable_message(message),
@@ -132,7 +154,7 @@ class Helix:
             NotFoundError: There is no such run.
         """
         async with self._process.runtime.database.read() as tx:
-            run = await load_run(tx, run_id)
+            run = await load_run(tx, run_id) if run_id.isprintable() else None
             session = await load_session(tx, run.session_id) if run else None
         if run is None or session is None:
             raise NotFoundError("There is no such run.", detail=run_id)
@@ -186,6 +208,8 @@ def _storable_metadata(metadata: Mapping[str, JsonValue] | None) -> dict[str, Js
     if metadata is None:
         return None
     try:
+        if not isinstance(metadata, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise NotStorable(f"it is a {type(metadata).__name__}")
         return cast("dict[str, JsonValue]", storable(dict(metadata), limit=_MAX_METADATA_BYTES))
     except NotStorable as problem:
         raise RequestError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any
 
 import typer
@@ -72,4 +73,8 @@ async def _turn(
             agent, message, session_id=session, request_key=request_key, user_id=user
         )
         to_stderr().print(f"run {started.run_id} of session {started.session_id}", style="dim", markup=False)
-        return await started.result()
+        try:
+            return await started.result()
+        except asyncio.CancelledError:
+            to_stderr().print("The run is not lost: it goes on in the next process of this app.")
+            raise

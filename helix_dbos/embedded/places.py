@@ -13,7 +13,16 @@ from pathlib import Path
 from helix_dbos.embedded.accounts import Account
 from helix_dbos.embedded.refusals import unusable_data_dir
 
-__all__ = ["SOCKET_NAME", "Place", "make_folder", "make_place", "private_folder", "system_data_dir"]
+__all__ = [
+    "SOCKET_NAME",
+    "Place",
+    "default_data_dir",
+    "make_folder",
+    "make_place",
+    "private_folder",
+    "refuse_homes",
+    "system_data_dir",
+]
 
 SOCKET_NAME = ".s.PGSQL.5432"
 
@@ -74,9 +83,9 @@ def make_place(data_dir: Path | None, major: int) -> Place:
     Raises:
         StoreError: The folder is one that the server must not or cannot use.
     """
-    base = _default_data_dir() if data_dir is None else Path(os.path.abspath(data_dir.expanduser()))
+    base = default_data_dir() if data_dir is None else Path(os.path.abspath(data_dir.expanduser()))
     if os.geteuid() == 0:
-        _refuse_homes(base)
+        refuse_homes(base)
     try:
         base = base.resolve()
         if (base / "PG_VERSION").exists():
@@ -118,7 +127,7 @@ def private_folder(path: Path, account: Account) -> None:
     account.own(path)
 
 
-def _default_data_dir() -> Path:
+def default_data_dir() -> Path:
     if os.geteuid() == 0:
         return system_data_dir()
     from platformdirs import user_data_path  # comes with the wheel
@@ -126,7 +135,7 @@ def _default_data_dir() -> Path:
     return user_data_path("helix-dbos", appauthor=False)
 
 
-def _refuse_homes(base: Path) -> None:
+def refuse_homes(base: Path) -> None:
     """As root the server runs as another account, which a home directory must not be opened for."""
     for home in {Path("/home"), Path("/Users"), Path.home(), Path(pwd.getpwuid(0).pw_dir)} - {Path("/")}:
         if {home, home.resolve()} & {base, *base.parents, base.resolve(), *base.resolve().parents}:

@@ -10,6 +10,7 @@ import asyncio
 import contextvars
 import logging
 import math
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import cast
@@ -20,7 +21,7 @@ from pydantic import JsonValue
 
 from helix_dbos.engine.enqueue import TURN_WORKFLOW, QueueAddress, enqueue_turn
 from helix_dbos.engine.port import RunStretch, StrandedRun
-from helix_dbos.engine.rows import find_leftovers, find_lost_runs
+from helix_dbos.engine.rows import find_claims, find_leftovers, find_lost_runs
 from helix_dbos.errors import StoreError
 from helix_dbos.store.database import Transaction
 
@@ -38,7 +39,11 @@ async def _turn(run_id: str) -> str:
     engine, workflow_id = _launched, DBOS.workflow_id
     if engine is None or engine.run_stretch is None or workflow_id is None:
         return "no engine"
-    return await engine.run_stretch(run_id, workflow_id)
+    engine.carried[workflow_id] += 1
+    try:
+        return await engine.run_stretch(run_id, workflow_id)
+    finally:
+        engine.carried -= Counter((workflow_id,))
 
 
 def migrate_dbos(url: str, schema: str) -> None:
@@ -66,7 +71,9 @@ class DbosEngine:
         poll_seconds: float,
     ) -> None:
         self.run_stretch: RunStretch | None = None
+        self.carried = Counter[str]()
         self.address = address
+        self._executor_id = executor_id
         self._concurrency, self._poll_seconds = concurrency, poll_seconds
         self._starts: set[asyncio.Task[None]] = set()
         self._clean = contextvars.copy_context()
@@ -175,6 +182,11 @@ class DbosEngine:
     async def find_lost(self, tx: Transaction, limit: int) -> Sequence[StrandedRun]:
         """The queued and running runs that no live process will bring any further."""
         return await find_lost_runs(tx, self.address.dbos_schema, limit)
+
+    async def unknown_claims(self, tx: Transaction, limit: int) -> Sequence[StrandedRun]:
+        """Runs that the engine's rows give to this process, and that it does not carry."""
+        claims = await find_claims(tx, self.address.dbos_schema, self._executor_id, limit)
+        return [claim for claim in claims if claim.workflow_id not in self.carried]
 
     async def leftovers(self, tx: Transaction, limit: int) -> Sequence[str]:
         """Unfinished engine rows of this app that carry no run any more."""

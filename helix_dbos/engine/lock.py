@@ -72,11 +72,16 @@ class ExecutorLock:
 
     async def _take(self) -> None:
         connection = await AsyncConnection.connect(self._conninfo, autocommit=True)
-        cursor = await connection.execute("SELECT pg_try_advisory_lock(%s)", (self.key,))
-        row = await cursor.fetchone()
-        if not row or not row[0]:
+        try:
+            cursor = await connection.execute("SELECT pg_try_advisory_lock(%s)", (self.key,))
+            row = await cursor.fetchone()
+            if not row or not row[0]:
+                raise StoreError(
+                    "This executor's lock is held by another connection.", code="store_lock_taken"
+                )
+        except BaseException:
             await connection.close()
-            raise StoreError("This executor's lock is held by another connection.", code="store_lock_taken")
+            raise
         self._connection, self._held_since = connection, asyncio.get_running_loop().time()
 
     async def _drop(self) -> None:

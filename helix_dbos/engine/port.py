@@ -24,6 +24,7 @@ class StrandedCause(StrEnum):
     ENDED = "ended"
     NO_WORKER = "no_worker"
     MISSING = "missing"
+    UNKNOWN_HERE = "unknown_here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,10 @@ class Engine(Protocol):
 
     async def find_lost(self, tx: Transaction, limit: int) -> Sequence[StrandedRun]:
         """The queued and running runs that no live process will bring any further."""
+        ...
+
+    async def unknown_claims(self, tx: Transaction, limit: int) -> Sequence[StrandedRun]:
+        """Runs that the engine's rows give to this very process, and that it does not carry."""
         ...
 
     async def cancel(self, workflow_ids: Sequence[str]) -> None:

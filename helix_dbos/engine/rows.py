@@ -12,7 +12,7 @@ from helix_dbos.engine.port import StrandedCause, StrandedRun
 from helix_dbos.store.database import Row, Transaction
 from helix_dbos.store.executors import LIVE_EXECUTORS
 
-__all__ = ["find_leftovers", "find_lost_runs"]
+__all__ = ["find_claims", "find_leftovers", "find_lost_runs"]
 
 # A claim under a reused id whose live holder started later belongs to that holder's predecessor;
 # our own ids are never reused. A row started without the queue has created_at only.
@@ -49,6 +49,15 @@ SELECT run_id, session_id, workflow_id, generation, status, cause
  LIMIT %s
 """
 
+_CLAIMS = """
+SELECT r.run_id, r.session_id, r.workflow_id, r.generation, r.status, 'unknown_here' AS cause
+  FROM runs r JOIN "{dbos}".workflow_status w ON w.workflow_uuid = r.workflow_id
+ WHERE r.status IN ('queued', 'running') AND w.status = 'PENDING' AND w.executor_id = %s
+   AND coalesce(w.started_at_epoch_ms, w.created_at) < (extract(epoch FROM now()) - 5) * 1000
+   AND (r.next_rescue_at IS NULL OR r.next_rescue_at <= now())
+ LIMIT %s
+"""
+
 _LEFTOVERS = """
 SELECT w.workflow_uuid AS workflow_id
   FROM "{dbos}".workflow_status w
@@ -75,6 +84,14 @@ def _lost(row: Row) -> StrandedRun:
 async def find_lost_runs(tx: Transaction, dbos_schema: str, limit: int) -> Sequence[StrandedRun]:
     """The lost runs whose pause is over, longest waiting first; one statement, no locks."""
     rows = await tx.rows(_sql(_LOST, dbos_schema), (limit,))
+    return [_lost(row) for row in rows]
+
+
+async def find_claims(
+    tx: Transaction, dbos_schema: str, dbos_executor_id: str, limit: int
+) -> Sequence[StrandedRun]:
+    """The open runs whose stretch has been this executor's for five seconds, by the engine's rows."""
+    rows = await tx.rows(_sql(_CLAIMS, dbos_schema), (dbos_executor_id, limit))
     return [_lost(row) for row in rows]
 
 

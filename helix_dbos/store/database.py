@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -17,7 +18,7 @@ import psycopg
 from psycopg import AsyncConnection, AsyncCursor
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import DictRow, dict_row
-from psycopg_pool import AsyncConnectionPool, PoolTimeout
+from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
 from helix_dbos.errors import StoreError
 
@@ -32,16 +33,23 @@ _Connection = AsyncConnection[DictRow]
 _CONTENTION = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
 _LOST = (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
+# Whatever the server's default is: *lock, then look* needs a new snapshot for each statement.
+_READ_COMMITTED = "-cdefault_transaction_isolation=read\\ committed"
+# Waiting for a connection, and for how long the pool tries to make one: short, because the pool
+# doubles its pauses, and a second try begins with a first attempt.
+_POOL_WAIT, _POOL_CONNECT = 5.0, 4.0
+_LEAST_WAIT = 1.0
 
 
 def connection_info(url: str, schema: str, *, application: str) -> str:
-    """A libpq connection string for this URL with the schema as its search path.
+    """A libpq connection string for this URL: READ COMMITTED, the schema as its search path.
 
     SQLAlchemy's driver spelling (`postgresql+psycopg://`) is accepted too.
     """
     scheme, _, rest = url.partition("://")
     plain = conninfo_to_dict(f"{scheme.partition('+')[0]}://{rest}" if rest else url)
-    options = " ".join(filter(None, (str(plain.get("options") or ""), f"-csearch_path={schema}")))
+    given = str(plain.get("options") or "")
+    options = " ".join(filter(None, (given, _READ_COMMITTED, f"-csearch_path={schema}")))
     keepalive = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
     merged: dict[str, Any] = {**keepalive, **plain, "options": options, "application_name": application}
     return make_conninfo("", **merged)
@@ -104,10 +112,12 @@ class Database:
             kwargs={"autocommit": True, "row_factory": dict_row, "prepare_threshold": 2},
             min_size=1,
             max_size=pool_size,
-            timeout=10.0,
+            timeout=_POOL_WAIT,
+            reconnect_timeout=_POOL_CONNECT,
             open=False,
             name="helix",
         )
+        self._renewed_at = -math.inf
 
     async def open(self) -> None:
         """Open the pool and prove that the database answers.
@@ -138,9 +148,17 @@ class Database:
 
     @asynccontextmanager
     async def read(self) -> AsyncGenerator[Transaction]:
-        """Autocommitted statements for reading; nothing that must hold together."""
-        async with self._pool.connection() as connection:
-            yield Transaction(connection)
+        """Autocommitted statements for reading; nothing that must hold together.
+
+        Raises:
+            StoreError: The database is out of reach, or went away meanwhile. Nothing is repeated.
+        """
+        try:
+            async with self._pool.connection() as connection:
+                yield Transaction(connection)
+        except _LOST as problem:
+            await self._renew_pool(problem)
+            raise _out_of_reach(problem) from problem
 
     async def transaction(
         self, work: Callable[[Transaction], Awaitable[T]], *, patience_seconds: float | None = None
@@ -165,7 +183,7 @@ class Database:
 
     async def _repeat(
         self,
-        attempt: Callable[[Callable[[Transaction], Awaitable[T]]], Awaitable[T]],
+        attempt: Callable[[Callable[[Transaction], Awaitable[T]], float], Awaitable[T]],
         work: Callable[[Transaction], Awaitable[T]],
         patience_seconds: float | None,
     ) -> T:
@@ -173,26 +191,49 @@ class Database:
         deadline = asyncio.get_running_loop().time() + patience
         pause = _FIRST_PAUSE
         while True:
+            left = deadline - asyncio.get_running_loop().time()
             try:
-                return await attempt(work)
+                return await attempt(work, min(max(left, _LEAST_WAIT), _POOL_WAIT))
             except _CONTENTION:
                 await asyncio.sleep(random.uniform(0, 0.02))
             except _LOST as problem:
-                if asyncio.get_running_loop().time() + pause > deadline:
-                    raise StoreError(
-                        "The database is out of reach.", detail=type(problem).__name__
-                    ) from problem
+                await self._renew_pool(problem)
+                closed = isinstance(problem, PoolClosed)
+                if closed or asyncio.get_running_loop().time() + pause > deadline:
+                    raise _out_of_reach(problem) from problem
                 logger.warning(
                     "database_retry", extra={"event": "database_retry", "cause": type(problem).__name__}
                 )
                 await asyncio.sleep(pause * random.uniform(0.7, 1.3))
                 pause = min(pause * 2, _LONGEST_PAUSE)
 
-    async def _in_transaction(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
+    async def _in_transaction(self, work: Callable[[Transaction], Awaitable[T]], wait: float) -> T:
         # The pipeline lets BEGIN and COMMIT travel with the statements beside them.
-        async with self._pool.connection() as connection, connection.pipeline(), connection.transaction():
+        async with (
+            self._pool.connection(wait) as connection,
+            connection.pipeline(),
+            connection.transaction(),
+        ):
             return await work(Transaction(connection))
 
-    async def _alone(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
-        async with self._pool.connection() as connection:
+    async def _alone(self, work: Callable[[Transaction], Awaitable[T]], wait: float) -> T:
+        async with self._pool.connection(wait) as connection:
             return await work(Transaction(connection))
+
+    async def _renew_pool(self, problem: psycopg.Error) -> None:
+        """After one connection broke, do not try the idle others one by one: most likely all did."""
+        now = asyncio.get_running_loop().time()
+        if _is_cut(problem) and now - self._renewed_at > 1.0:
+            self._renewed_at = now
+            await self._pool.drain()
+
+
+def _is_cut(problem: psycopg.Error) -> bool:
+    """Whether a connection broke: without a word from the server, or with its farewell (57P…)."""
+    if isinstance(problem, PoolTimeout | PoolClosed):
+        return False
+    return problem.sqlstate is None or problem.sqlstate.startswith("57P")
+
+
+def _out_of_reach(problem: psycopg.Error) -> StoreError:
+    return StoreError("The database is out of reach.", detail=type(problem).__name__)

@@ -22,6 +22,7 @@ __all__ = [
     "lock_and_load",
     "mark_attached",
     "next_stretch",
+    "postpone_rescue",
 ]
 
 _COLUMNS = (
@@ -85,14 +86,20 @@ async def load_run(tx: Transaction, run_id: str) -> RunRow | None:
     return _run(row) if row else None
 
 
-async def lock_and_load(tx: Transaction, run_id: str) -> tuple[SessionRow, RunRow] | None:
+async def lock_and_load(
+    tx: Transaction, run_id: str, *, unless_locked: bool = False
+) -> tuple[SessionRow, RunRow] | None:
     """Lock the run's session, then read the run: two statements, in this order, in one round trip.
 
     Which session a run belongs to never changes, so it may be found in the locking statement.
+
+    Args:
+        unless_locked: Do not wait for a session that somebody else has locked; None then.
     """
     locked = await tx.send(
         "SELECT session_id, agent, generation, current_run_id, user_id, metadata FROM sessions"
-        " WHERE session_id = (SELECT session_id FROM runs WHERE run_id = %s) FOR NO KEY UPDATE",
+        " WHERE session_id = (SELECT session_id FROM runs WHERE run_id = %s) FOR NO KEY UPDATE"
+        + (" SKIP LOCKED" if unless_locked else ""),
         (run_id,),
     )
     looked = await tx.send(f"SELECT {_COLUMNS} FROM runs WHERE run_id = %s", (run_id,))
@@ -123,6 +130,18 @@ async def next_stretch(
         " executor_id = NULL, rescues = %s, next_rescue_at = now() + make_interval(secs => %s),"
         " queued_at = now() WHERE run_id = %s",
         (generation, workflow_id, rescues, pause_seconds, run_id),
+    )
+
+
+async def postpone_rescue(tx: Transaction, run_id: str, workflow_id: str, *, pause_seconds: float) -> None:
+    """The sweeper shall not look at this stretch before the pause is over.
+
+    It reads nothing of the run, waits for no lock, and needs none.
+    """
+    await tx.execute(
+        "UPDATE runs SET next_rescue_at = now() + make_interval(secs => %s) WHERE run_id IN"
+        " (SELECT run_id FROM runs WHERE run_id = %s AND workflow_id = %s FOR NO KEY UPDATE SKIP LOCKED)",
+        (pause_seconds, run_id, workflow_id),
     )
 
 

@@ -155,13 +155,14 @@ async def _gate(tx: Transaction, session: SessionRow) -> RunRow | None:
     return previous
 
 
-def check_ids(session_id: str | None, request_key: str | None) -> None:
+def check_ids(session_id: str | None, request_key: str | None, user_id: str | None) -> None:
     """Refuse ids that the store could not hold.
 
     Raises:
         RequestError: An id is empty, too long, or holds what Postgres cannot.
     """
-    for name, value in (("session_id", session_id), ("request_key", request_key)):
+    ids = {"session_id": session_id, "request_key": request_key, "user_id": user_id}
+    for name, value in ids.items():
         if value is not None and not (0 < len(value) <= 256 and value.isprintable()):
             raise RequestError(f"The {name} must be 1 to 256 printable characters.")
     if request_key is not None and session_id is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Coroutine, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -67,6 +68,7 @@ class Execution:
         answers: The current answers of the session by `tool_call_id`.
         rescued: Whether rescues were counted since the last progress.
         dependencies: What the agent's factory made for this stretch.
+        workflow_context: The engine's, in which it finds the workflow that a step belongs to.
     """
 
     runtime: Runtime
@@ -85,6 +87,7 @@ class Execution:
     state: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
     dependencies: Any = None
     lost: bool = False
+    workflow_context: contextvars.Context = field(default_factory=contextvars.copy_context)
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set["asyncio.Task[Any]"])
 
@@ -137,6 +140,14 @@ class Execution:
         current = asyncio.current_task()
         for task in [task for task in self._tasks if task is not current]:
             task.cancel()
+
+    async def outside_workflow(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await something apart from the engine's workflow, which then records nothing of it."""
+        return await asyncio.create_task(work, context=self.runtime.clean_context.copy())
+
+    async def inside_workflow(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await something of the engine's own."""
+        return await asyncio.create_task(work, context=self.workflow_context.copy())
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run something that stops when the run is lost, outside DBOS's workflow context."""

@@ -57,7 +57,8 @@ async def take_step(execution: Execution) -> bool:
 
     record = execution.runtime.engine.record if execution.runtime.settings.record_model_steps else None
     while True:
-        envelope = cast("_Envelope", await (record(step) if record else step()))
+        taken = execution.inside_workflow(record(step)) if record else step()
+        envelope = cast("_Envelope", await taken)
         if envelope["generation"] == execution.generation:
             break
     if envelope["refused"]:
@@ -96,7 +97,7 @@ async def _ask_and_save(execution: Execution) -> _Envelope:
 async def _ask(execution: Execution) -> tuple[ModelReply, ReplyPlan]:
     """Ask, and ask again after a pause when the failure may pass. The save is never inside this loop."""
     model = execution.runtime.model_for(execution.agent)
-    request = await _request(execution)
+    request = await execution.until_lost(_request(execution))
     execution.runtime.reach(FaultPoint.BEFORE_MODEL_REQUEST, execution.run_id)
     for pause in (*RETRY_PAUSES_SECONDS, None):
         try:

@@ -12,18 +12,19 @@ from helix_dbos.core.states import RunStatus
 from helix_dbos.engine.port import StrandedCause, StrandedRun
 from helix_dbos.faults import FaultPoint
 from helix_dbos.store.database import Transaction
-from helix_dbos.store.runs import RunRow, lock_and_load
+from helix_dbos.store.runs import RunRow, lock_and_load, postpone_rescue
 from helix_dbos.workflows.end import fail_locked_run
 from helix_dbos.workflows.runtime import Runtime
 from helix_dbos.workflows.stretch import enqueue_next
 
-__all__ = ["MAX_RESCUES", "rescue"]
+__all__ = ["MAX_RESCUES", "postpone", "rescue"]
 
 logger = logging.getLogger(__name__)
 
 MAX_RESCUES = 5
 _FIRST_PAUSE_SECONDS = 0.5
-_COUNTED = frozenset({StrandedCause.DEAD_EXECUTOR, StrandedCause.ENDED})
+_POSTPONED_SECONDS = 30.0
+_COUNTED = frozenset({StrandedCause.DEAD_EXECUTOR, StrandedCause.ENDED, StrandedCause.UNKNOWN_HERE})
 _LIMIT = {
     "code": "rescue_limit_reached",
     "error": "The run was given up: it ended its process again and again without getting further.",
@@ -35,11 +36,14 @@ async def rescue(runtime: Runtime, stranded: StrandedRun) -> bool:
     """Give the run its next stretch, or end it failed when its rescues are used up.
 
     Returns:
-        Whether anything was done; False when the run has moved since it was seen.
+        Whether anything was done; False when the run has moved since it was seen, or when its
+        session is locked at this moment.
     """
 
     async def work(tx: Transaction) -> bool:
-        found = await lock_and_load(tx, stranded.run_id)
+        # A process that froze in a transaction holds its session's lock until the server drops its
+        # connection. Waiting for it would hold up the whole sweep; a later sweep comes here again.
+        found = await lock_and_load(tx, stranded.run_id, unless_locked=True)
         if found is None or not _as_seen(found[1], stranded):
             return False
         session, run = found
@@ -74,6 +78,15 @@ async def rescue(runtime: Runtime, stranded: StrandedRun) -> bool:
             },
         )
     return done
+
+
+async def postpone(runtime: Runtime, stranded: StrandedRun) -> None:
+    """Put off a run whose rescue raised: many of them would fill every sweep, before all others."""
+
+    async def work(tx: Transaction) -> None:
+        await postpone_rescue(tx, stranded.run_id, stranded.workflow_id, pause_seconds=_POSTPONED_SECONDS)
+
+    await runtime.database.transaction(work, patience_seconds=0)
 
 
 async def _cancel_old(runtime: Runtime, stranded: StrandedRun) -> None:

@@ -12,8 +12,10 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from helix_dbos.engine.port import StrandedRun
+from helix_dbos.errors import StoreError
 from helix_dbos.store.database import Transaction
-from helix_dbos.workflows.rescue import rescue
+from helix_dbos.workflows.rescue import postpone, rescue
 from helix_dbos.workflows.runtime import Runtime
 
 __all__ = ["SETTLED_SECONDS", "sweep_for_ever", "sweep_once"]
@@ -27,12 +29,14 @@ _BATCH = 100
 
 async def sweep_for_ever(runtime: Runtime, lock_held_for: Callable[[], float]) -> None:
     """Sweep at every tick while this process's own lock is old enough; failures are logged."""
+    suspects: frozenset[str] = frozenset()
     while True:
         await asyncio.sleep(runtime.settings.sweep_seconds)
         if lock_held_for() < SETTLED_SECONDS or runtime.draining:
             continue
         try:
             await sweep_once(runtime)
+            suspects = await _sweep_own(runtime, suspects)
         except Exception as failure:
             logger.warning(
                 "sweep_failed",
@@ -54,11 +58,35 @@ async def sweep_once(runtime: Runtime) -> int:
             return 0
         rescued = 0
         for stranded in await runtime.engine.find_lost(tx, _BATCH):
-            rescued += await _alone(rescue(runtime, stranded))
+            rescued += await _alone(_rescue(runtime, stranded))
         await _alone(_cancel_leftovers(runtime, tx))
         return rescued
 
     return await runtime.database.transaction(work, patience_seconds=0)
+
+
+async def _sweep_own(runtime: Runtime, suspects: frozenset[str]) -> frozenset[str]:
+    """Rescue what the engine claimed for this process without its knowing; whom to suspect next.
+
+    When the acknowledgement of a claim is lost, the row says for ever that a live process carries
+    the run. Only a second look counts, because a claim's start may just be on its way.
+    """
+    async with runtime.database.read() as tx:
+        unknown = await runtime.engine.unknown_claims(tx, _BATCH)
+    for stranded in unknown:
+        if stranded.workflow_id in suspects:
+            await _alone(_rescue(runtime, stranded))
+    return frozenset(stranded.workflow_id for stranded in unknown)
+
+
+async def _rescue(runtime: Runtime, stranded: StrandedRun) -> bool:
+    try:
+        return await rescue(runtime, stranded)
+    except StoreError:
+        raise
+    except Exception:
+        await postpone(runtime, stranded)
+        raise
 
 
 async def _alone(work: Any) -> int:

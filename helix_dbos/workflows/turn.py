@@ -46,9 +46,11 @@ async def run_stretch(runtime: Runtime, run_id: str, workflow_id: str) -> str:
     execution = await attach(runtime, run_id, workflow_id)
     if execution is None:
         return "superseded"
+    if earlier := runtime.live.get(run_id):
+        earlier.lose()  # DBOS ran the stretch again in this very process: the watcher sees only the new one
     runtime.live[run_id] = execution
     try:
-        return await _carry(execution)
+        return await execution.outside_workflow(_carry(execution))
     except Refused:
         return "superseded"
     except StoreError:

@@ -5,8 +5,10 @@ import stat
 import tempfile
 from pathlib import Path
 
+import psycopg
 import pytest
 
+from helix_dbos.cli.reach import refusal
 from tests.acceptance.cli_processes import cli_in, findings
 from tests.support.databases import with_database
 
@@ -80,6 +82,24 @@ def test_an_unreachable_database_says_why(tmp_path, url, why):
         assert found["database"]["level"] == "fail"
         assert why in found["database"]["found"]
         assert "hunter2" not in finished.stdout + finished.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ('FATAL: password authentication failed for user "bob"', "refused the user or the password"),
+        ('FATAL: no pg_hba.conf entry for host "10.0.0.1", user "bob"', "does not let this user in"),
+        ('FATAL: role "bob" does not exist', "role does not exist"),
+        ("connection timeout expired", "no answer within"),
+        ("FATAL: sorry, too many clients already", "no connection left"),
+        ("something about hunter2", "OperationalError"),
+    ],
+)
+def test_a_refusal_is_told_in_our_own_words(words, why):
+    said = refusal(psycopg.OperationalError(words))
+    assert why in said
+    assert "bob" not in said
+    assert "hunter2" not in said
 
 
 def test_a_database_that_does_not_exist(tmp_path, server_url):

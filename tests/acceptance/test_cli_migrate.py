@@ -1,7 +1,5 @@
 """`helix-dbos migrate`: idempotent, and clear about what it cannot do."""
 
-import uuid
-
 import psycopg
 from psycopg import sql
 from sqlalchemy import make_url
@@ -41,7 +39,7 @@ def test_an_unreachable_database(tmp_path):
 
 
 def test_a_user_without_rights(tmp_path, empty_database_url):
-    guest = f"helix_guest_{uuid.uuid4().hex[:12]}"
+    guest = f"{make_url(empty_database_url).database}_guest"
     with psycopg.connect(empty_database_url, autocommit=True) as connection:
         connection.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD 'guest'").format(sql.Identifier(guest)))
     try:

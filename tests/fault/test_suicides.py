@@ -235,7 +235,8 @@ def test_runs_that_cannot_be_read_do_not_keep_the_sweeper_from_others(
     _killed_in_a_body(workers, witness, database_url, "good")
     with connect(database_url) as rows:
         rows.execute(
-            "INSERT INTO sessions (session_id, agent) SELECT 'bad-' || n, 'desk' FROM generate_series(1, %s) n",
+            "INSERT INTO sessions (session_id, agent)"
+            " SELECT 'bad-' || n, 'desk' FROM generate_series(1, %s) n",
             (MORE_THAN_A_SWEEP,),
         )
         rows.execute(

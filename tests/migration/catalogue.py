@@ -16,7 +16,8 @@ SELECT c.relname || '.' || a.attname,
        || CASE WHEN a.attidentity <> '' THEN ' IDENTITY ' || a.attidentity::text ELSE '' END
        || CASE WHEN a.attgenerated <> '' THEN ' GENERATED ' || a.attgenerated::text ELSE '' END
   FROM pg_attribute a
-  JOIN pg_class c ON c.oid = a.attrelid AND c.relkind IN ('r', 'p') AND c.relnamespace = (:schema)::regnamespace
+  JOIN pg_class c ON c.oid = a.attrelid AND c.relkind IN ('r', 'p')
+   AND c.relnamespace = (:schema)::regnamespace
   LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
  WHERE a.attnum > 0 AND NOT a.attisdropped
 """

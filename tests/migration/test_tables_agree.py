@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 
 import pytest
@@ -19,8 +20,7 @@ SIDES = (MIGRATED, DECLARED)
 @pytest.fixture(scope="module")
 def engine(server_url: str) -> Iterator[sa.Engine]:
     """A database with the tables made both ways, one schema each."""
-    name = "helix_tables_agree"
-    drop_database(server_url, name)
+    name = f"helix_{secrets.token_hex(8)}"
     create_database(server_url, name)
     url = with_database(server_url, name)
     apply_migrations(url, MIGRATED)

