@@ -128,6 +128,7 @@ def private_folder(path: Path, account: Account) -> None:
 
 
 def default_data_dir() -> Path:
+    """Where the data is kept when no folder is named: the user's own, for root the system's."""
     if os.geteuid() == 0:
         return system_data_dir()
     from platformdirs import user_data_path  # comes with the wheel
