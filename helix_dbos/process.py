@@ -77,6 +77,7 @@ class Process:
         self.name, self.agents, self.settings, self.role, self.reach = name, agents, settings, role, reach
         self.executor_id = ""
         self.on_end: Callable[[str], None] = lambda _run_id: None
+        self._started = False
         self._runtime: Runtime | None = None
         self._closers: list[Callable[[], Awaitable[None]]] = []
         self._models: dict[str, ModelPort] = {}
@@ -95,7 +96,14 @@ class Process:
         return self._runtime
 
     async def start(self) -> None:
-        """Start, or undo what was started and raise."""
+        """Start, or undo what was started and raise.
+
+        Raises:
+            StoreError: It is started already, or something it needs is missing.
+        """
+        if self._started:
+            raise StoreError("This app is started already.", code="engine_already_launched")
+        self._started = True
         try:
             await self._start()
         except BaseException:
@@ -112,7 +120,7 @@ class Process:
                 await close()
             except Exception as failure:
                 logger.warning("close_failed", exc_info=failure, extra={"event": "close_failed"})
-        self._runtime = None
+        self._runtime, self._started = None, False
 
     async def _start(self) -> None:
         self.executor_id = new_executor_id()  # one per start: a stopped one never comes back

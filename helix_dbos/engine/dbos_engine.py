@@ -111,20 +111,25 @@ class DbosEngine:
             DBOS.listen_queues([self.address.queue] if worker else [])
             # Called on the loop's own thread on purpose: that is how DBOS adopts this loop.
             DBOS.launch()
-        except Exception as problem:
+            if worker:
+                await self._register_queue()
+        except BaseException as problem:
             await self.close(0)
+            if not isinstance(problem, Exception):
+                raise
             raise StoreError(
                 "The durable engine could not start.",
                 code="engine_launch_failed",
                 detail=f"{type(problem).__name__}; run `helix-dbos migrate`, see `helix-dbos doctor`",
             ) from problem
-        if worker:
-            await DBOS.register_queue_async(
-                self.address.queue,
-                worker_concurrency=self._concurrency,
-                polling_interval_sec=self._poll_seconds,
-                on_conflict="always_update",
-            )
+
+    async def _register_queue(self) -> None:
+        await DBOS.register_queue_async(
+            self.address.queue,
+            worker_concurrency=self._concurrency,
+            polling_interval_sec=self._poll_seconds,
+            on_conflict="always_update",
+        )
 
     async def close(self, grace_seconds: float) -> None:
         """Take no new stretch, wait for those running up to the grace, then shut DBOS down."""

@@ -11,12 +11,13 @@ import logging
 import math
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, LiteralString, TypeVar
 
 import psycopg
 from psycopg import AsyncConnection, AsyncCursor
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import PipelineStatus
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
@@ -39,6 +40,7 @@ _READ_COMMITTED = "-cdefault_transaction_isolation=read\\ committed"
 # doubles its pauses, and a second try begins with a first attempt.
 _POOL_WAIT, _POOL_CONNECT = 5.0, 4.0
 _LEAST_WAIT = 1.0
+_OPEN_PATIENCE = 15.0
 
 
 def connection_info(url: str, schema: str, *, application: str) -> str:
@@ -60,6 +62,10 @@ class Transaction:
 
     def __init__(self, connection: _Connection) -> None:
         self._connection = connection
+
+    async def server_version(self) -> int:
+        """The server's version as libpq writes it: 180006 for 18.6."""
+        return self._connection.info.server_version
 
     async def execute(self, sql: LiteralString, values: Sequence[Any] | Mapping[str, Any] = ()) -> int:
         """Run a statement; the number of rows it touched."""
@@ -90,7 +96,14 @@ class Transaction:
 
     @asynccontextmanager
     async def together(self) -> AsyncGenerator[None]:
-        """Statements inside share round trips; each still sees its own snapshot, in order."""
+        """Statements inside share round trips; each still sees its own snapshot, in order.
+
+        Those of a transaction do so anyway: its pipeline is not entered twice, because entering
+        and leaving each wait for the server.
+        """
+        if self._connection.info.pipeline_status is PipelineStatus.ON:
+            yield
+            return
         async with self._connection.pipeline():
             yield
 
@@ -125,15 +138,15 @@ class Database:
         Raises:
             StoreError: It does not, or it is older than PostgreSQL 14.
         """
+        await self._pool.open()
         try:
-            await self._pool.open(wait=True, timeout=15.0)
-        except PoolTimeout as problem:
+            version = await self._repeat(self._alone, Transaction.server_version, _OPEN_PATIENCE)
+        except StoreError as problem:
             await self._pool.close()
             raise StoreError(
-                "The database cannot be reached.", detail="no connection within 15 s; see `helix-dbos doctor`"
+                "The database cannot be reached.",
+                detail=f"no connection within {_OPEN_PATIENCE:.0f} s; see `helix-dbos doctor`",
             ) from problem
-        async with self._pool.connection() as connection:
-            version = connection.info.server_version
         if version < 140000:
             await self._pool.close()
             raise StoreError(
@@ -174,7 +187,7 @@ class Database:
         return await self._repeat(self._in_transaction, work, patience_seconds)
 
     async def statement(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
-        """Run the one statement in `work`, which commits by itself, with the same repeats.
+        """Run the one statement in `work`, which commits by itself, or reads, with the same repeats.
 
         Raises:
             StoreError: The database stayed away longer than the patience.
@@ -208,13 +221,24 @@ class Database:
                 pause = min(pause * 2, _LONGEST_PAUSE)
 
     async def _in_transaction(self, work: Callable[[Transaction], Awaitable[T]], wait: float) -> T:
-        # The pipeline lets BEGIN and COMMIT travel with the statements beside them.
-        async with (
-            self._pool.connection(wait) as connection,
-            connection.pipeline(),
-            connection.transaction(),
-        ):
-            return await work(Transaction(connection))
+        async with self._pool.connection(wait) as connection:
+            try:
+                # BEGIN and COMMIT travel with the statements beside them; `connection.transaction()`
+                # would wait for the answer to each.
+                async with connection.pipeline():
+                    await connection.execute("BEGIN", prepare=False)
+                    value = await work(Transaction(connection))
+                    end = await connection.execute("COMMIT", prepare=False)
+            except BaseException as problem:
+                with suppress(psycopg.Error):
+                    await connection.rollback()
+                if isinstance(problem, psycopg.errors.PipelineAborted):
+                    raise _hidden() from problem
+                raise
+            if end.statusmessage != "COMMIT":
+                # PostgreSQL rolls back without an error when a statement had failed before.
+                raise _hidden()
+            return value
 
     async def _alone(self, work: Callable[[Transaction], Awaitable[T]], wait: float) -> T:
         async with self._pool.connection(wait) as connection:
@@ -237,3 +261,7 @@ def _is_cut(problem: psycopg.Error) -> bool:
 
 def _out_of_reach(problem: psycopg.Error) -> StoreError:
     return StoreError("The database is out of reach.", detail=type(problem).__name__)
+
+
+def _hidden() -> psycopg.Error:
+    return psycopg.errors.InFailedSqlTransaction("work went on after a statement that had failed")

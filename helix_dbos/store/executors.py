@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from helix_dbos.store.database import Transaction
 
-__all__ = ["LIVE_EXECUTORS", "dbos_id_is_held", "insert_executor", "mark_stopped"]
+__all__ = ["LIVE_EXECUTORS", "dbos_id_is_held", "insert_executor", "is_live", "mark_stopped"]
 
 # A 64-bit advisory key shows up in pg_locks as two halves with objsubid 1.
 LIVE_EXECUTORS = """
@@ -46,6 +46,14 @@ async def dbos_id_is_held(tx: Transaction, dbos_executor_id: str) -> bool:
     row = await tx.one(
         f"SELECT 1 AS held FROM ({LIVE_EXECUTORS}) live WHERE live.dbos_executor_id = %s LIMIT 1",
         (dbos_executor_id,),
+    )
+    return row is not None
+
+
+async def is_live(tx: Transaction, executor_id: str) -> bool:
+    """Whether the server sees this executor's lock at this moment."""
+    row = await tx.one(
+        f"SELECT 1 AS live FROM ({LIVE_EXECUTORS}) live WHERE live.executor_id = %s", (executor_id,)
     )
     return row is not None
 

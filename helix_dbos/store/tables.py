@@ -96,8 +96,8 @@ def _of_session(*, primary_key: bool = False) -> sa.Column[str]:
     return sa.Column("session_id", sa.Text, owner, nullable=False, primary_key=primary_key)
 
 
-def _of_run(name: str = "run_id", *, nullable: bool = False) -> sa.Column[str]:
-    return sa.Column(name, sa.Text, sa.ForeignKey("runs.run_id"), nullable=nullable)
+def _of_run(name: str = "run_id", *, nullable: bool = False, ondelete: str | None = None) -> sa.Column[str]:
+    return sa.Column(name, sa.Text, sa.ForeignKey("runs.run_id", ondelete=ondelete), nullable=nullable)
 
 
 _OPEN = _in("status", [status for status in RunStatus if status in OPEN_RUN])
@@ -291,9 +291,9 @@ answers = sa.Table(
     _text("reason", nullable=True),
     _jsonb("result"),
     _text("origin"),
-    _of_run(),
+    _of_run(ondelete="CASCADE"),
     _number("generation", sa.BigInteger),
-    _of_run("superseded_by", nullable=True),
+    _of_run("superseded_by", nullable=True, ondelete="CASCADE"),
     _time_now("created_at"),
     _check("n", "n >= 1"),
     _check("outcome", _in("outcome", Outcome)),

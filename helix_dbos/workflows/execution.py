@@ -110,14 +110,15 @@ class Execution:
 
     async def load(self) -> None:
         """Read the session's history, answers, state and unanswered calls. Attach has committed."""
-        async with self.runtime.database.read() as tx:
-            self.messages = [row.content for row in await load_messages(tx, self.session_id)]
-            self.answers = await load_answers(tx, self.session_id)
-            self.state = await load_state(tx, self.session_id)
-            open_calls = await load_open_calls(tx, self.session_id)
-            self.calls = (
-                tuple(await load_step_calls(tx, self.session_id, self.step_index)) if open_calls else ()
-            )
+        # Repeated when a connection breaks: a run just attached to shall not be given up for that.
+        await self.runtime.database.statement(self._load)
+
+    async def _load(self, tx: Transaction) -> None:
+        self.messages = [row.content for row in await load_messages(tx, self.session_id)]
+        self.answers = await load_answers(tx, self.session_id)
+        self.state = await load_state(tx, self.session_id)
+        open_calls = await load_open_calls(tx, self.session_id)
+        self.calls = tuple(await load_step_calls(tx, self.session_id, self.step_index)) if open_calls else ()
 
     def know(self, calls: tuple[Call, ...]) -> None:
         """Take over a step's calls as just committed."""

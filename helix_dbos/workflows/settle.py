@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 from pydantic import JsonValue
 
@@ -54,12 +54,15 @@ def _raise_failure(execution: Execution, task: asyncio.Task[None]) -> None:
         raise failure
 
 
-async def _cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
+async def _cancel(tasks: Collection[asyncio.Task[None]]) -> None:
     unfinished = [task for task in tasks if not task.done()]
     for task in unfinished:
         task.cancel()
     if unfinished:
         await asyncio.wait(unfinished)
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()  # taken note of: the first failure is the one that counts
 
 
 async def _answer(execution: Execution, call: Call) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from helix_dbos.engine.port import StrandedRun
 from helix_dbos.errors import StoreError
 from helix_dbos.store.database import Transaction
+from helix_dbos.store.executors import is_live
 from helix_dbos.workflows.rescue import postpone, rescue
 from helix_dbos.workflows.runtime import Runtime
 
@@ -22,20 +23,25 @@ __all__ = ["SETTLED_SECONDS", "sweep_for_ever", "sweep_once"]
 
 logger = logging.getLogger(__name__)
 
-# After a database outage every executor looks dead until it has taken its lock again.
+# After a database outage every executor looks dead until it has taken its lock again. Who looks
+# must not be fooled by his own: that it is gone shows at the next ping only, so the server is asked.
 SETTLED_SECONDS = 2.0
 _BATCH = 100
 
 
 async def sweep_for_ever(runtime: Runtime, lock_held_for: Callable[[], float]) -> None:
     """Sweep at every tick while this process's own lock is old enough; failures are logged."""
+
+    def settled() -> bool:
+        return lock_held_for() >= SETTLED_SECONDS
+
     suspects: frozenset[str] = frozenset()
     while True:
         await asyncio.sleep(runtime.settings.sweep_seconds)
-        if lock_held_for() < SETTLED_SECONDS or runtime.draining:
+        if not settled() or runtime.draining:
             continue
         try:
-            await sweep_once(runtime)
+            await sweep_once(runtime, settled)
             suspects = await _sweep_own(runtime, suspects)
         except Exception as failure:
             logger.warning(
@@ -45,10 +51,14 @@ async def sweep_for_ever(runtime: Runtime, lock_held_for: Callable[[], float]) -
             )
 
 
-async def sweep_once(runtime: Runtime) -> int:
+async def sweep_once(runtime: Runtime, settled: Callable[[], bool] = lambda: True) -> int:
     """Rescue what is stranded and cancel what is left over; the number of runs rescued.
 
-    Returns 0 at once when another process is sweeping.
+    Returns 0 when another process is sweeping, or when this one's lock turns out to be gone: then
+    the others may look dead for the same reason.
+
+    Args:
+        settled: Whether the lock has been held for a while, as this process knows.
     """
     key = _sweep_key(runtime.database.schema)
 
@@ -56,8 +66,11 @@ async def sweep_once(runtime: Runtime) -> int:
         elected = await tx.one("SELECT pg_try_advisory_xact_lock(%s) AS mine", (key,))
         if not elected or not elected["mine"]:
             return 0
+        lost = await runtime.engine.find_lost(tx, _BATCH)
+        if not await is_live(tx, runtime.executor_id) or not settled():
+            return 0
         rescued = 0
-        for stranded in await runtime.engine.find_lost(tx, _BATCH):
+        for stranded in lost:
             rescued += await _alone(_rescue(runtime, stranded))
         await _alone(_cancel_leftovers(runtime, tx))
         return rescued

@@ -123,6 +123,7 @@ CREATE TABLE calls (
 CREATE UNIQUE INDEX calls_place ON calls (session_id, step_index, call_index) WHERE superseded_by IS NULL;
 CREATE INDEX calls_unanswered ON calls (session_id) WHERE state <> 'answered' AND superseded_by IS NULL;
 
+-- Two cascades lead here from a session, so the run's must be one too: a session can be deleted.
 CREATE TABLE answers (
     dispatch_id    text NOT NULL REFERENCES calls ON DELETE CASCADE,
     n              integer NOT NULL CHECK (n >= 1),
@@ -135,9 +136,9 @@ CREATE TABLE answers (
     origin         text NOT NULL CHECK (origin IN
                        ('reply', 'body', 'recovery', 'failure', 'stop', 'entry', 'client', 'operator',
                         'child', 'deadline')),
-    run_id         text NOT NULL REFERENCES runs,
+    run_id         text NOT NULL REFERENCES runs ON DELETE CASCADE,
     generation     bigint NOT NULL CHECK (generation >= 0),
-    superseded_by  text REFERENCES runs,
+    superseded_by  text REFERENCES runs ON DELETE CASCADE,
     created_at     timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (dispatch_id, n),
     CONSTRAINT answers_reason CHECK ((reason IS NULL) = (outcome = 'returned'))

@@ -47,6 +47,9 @@ class Proxy:
     def __init__(self, upstream_url: str) -> None:
         self._upstream, self._url = conninfo_to_dict(upstream_url), make_url(upstream_url)
         self._decide: Decide = lambda _whose, _number, _statements: None
+        self._cut_before: str | None = None
+        self.cut = False
+        """Whether a connection was cut before a statement since the proxy was armed."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._server: asyncio.Server | None = None
@@ -77,12 +80,17 @@ class Proxy:
         query = {"sslmode": "disable", "gssencmode": "disable"}
         return self._url.set(host=host, port=port, query=query).render_as_string(hide_password=False)
 
-    def arm(self, decide: Decide | None = None) -> None:
-        """Begin to count anew, and lose what this says; nothing when None."""
+    def arm(self, decide: Decide | None = None, *, cut_before: str | None = None) -> None:
+        """Begin to count anew, and lose what this says; nothing when None.
+
+        Args:
+            cut_before: Cut one connection before a statement of ours with this text.
+        """
 
         async def arm() -> None:
             self.commits.clear()
             self.losses.clear()
+            self._cut_before, self.cut = cut_before, False
             self._decide = decide or (lambda _whose, _number, _statements: None)
 
         self._on_loop(arm())
@@ -94,6 +102,13 @@ class Proxy:
         if loss is not None:
             self.losses.append((loss, whose, statements))
         return loss
+
+    def cuts(self, whose: str, statement: str) -> bool:
+        """Whether the connection is cut before this statement; on the proxy's thread."""
+        if whose != HELIX or self._cut_before is None or self._cut_before not in statement:
+            return False
+        self._cut_before, self.cut = None, True
+        return True
 
     def _on_loop(self, work: object) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(10)  # pyright: ignore[reportArgumentType]
@@ -195,9 +210,9 @@ class _Link:
             case b"B":
                 self._bound = self._statements.get(body.split(b"\0")[1], "")
             case b"E":
-                return self._commit_is_lost(self._bound)
+                return self._statement_is_lost(self._bound)
             case b"Q":
-                lost = self._commit_is_lost(body.rstrip(b"\0").decode())
+                lost = self._statement_is_lost(body.rstrip(b"\0").decode())
                 self._to_be_ready += 1
                 return lost
             case b"S":
@@ -206,8 +221,10 @@ class _Link:
                 pass
         return False
 
-    def _commit_is_lost(self, statement: str) -> bool:
-        """Follow a statement; True when it commits and must not reach the server."""
+    def _statement_is_lost(self, statement: str) -> bool:
+        """Follow a statement; True when it must not reach the server."""
+        if self._proxy.cuts(self._whose, statement):
+            return True
         word = statement.split(maxsplit=1)[0].upper() if statement.strip() else ""
         if word == "BEGIN":
             self._transaction = []

@@ -145,15 +145,17 @@ def test_what_waits_for_a_version_without_a_worker_is_moved(
 def test_what_waits_for_a_version_with_a_worker_is_left_alone(
     database_url: str, witness: Witness, workers: Workers
 ) -> None:
-    script = Script(witness.path, TWO_STEPS, body_seconds=0.2)
-    old = Start(database_url, script, store_format=OLD_FORMAT, settings={"direct_start": False})
+    """The old worker has one slot, so that turns are queued for it while the new one sweeps."""
+    script = Script(witness.path, TWO_STEPS, body_seconds=0.6)
+    old = Start(database_url, script, store_format=OLD_FORMAT, settings={"concurrency": 1})
     old_pid = workers.start(old).pid
-    workers.start(Start(database_url, script))
-    poll_until(lambda: len(witness.events("up")) == 2)
+    workers.start(Start(database_url, script, settings={"concurrency": 1}))
     api = workers.start(replace(old, role="api"))
-    for n in range(3):
+    poll_until(lambda: len(witness.events("up")) == 3)
+    turns = range(4)
+    for n in turns:
         api.ask("execute", agent="desk", message="go", session_id=f"s-{n}")
-    for n in range(3):
+    for n in turns:
         run = wait_for_end(database_url, f"s-{n}")
         assert (run["status"], run["stretch_no"]) == ("completed", 1)
         Truth(database_url, f"s-{n}", witness).holds()

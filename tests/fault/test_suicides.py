@@ -144,7 +144,8 @@ def test_a_turn_that_kills_every_process_without_progress_is_given_up(
     others = Start(database_url, always)
     run = wait_for_end(database_url, "s", seconds=60, meanwhile=lambda: workers.renew(others, 2))
     assert (run["status"], run["error"]["code"]) == ("failed", "rescue_limit_reached")
-    assert len(witness.events("signal")) == run["stretch_no"] == MAX_RESCUES + 1
+    attaches, deaths = witness.events("attach", run_id=run["run_id"]), witness.events("signal")
+    assert len(attaches) == len(deaths) == run["stretch_no"] == MAX_RESCUES + 1
     assert witness.asks("s") == {0: 1}
     assert all(call["outcome"] == "returned" for call in Truth(database_url, "s", witness).calls())
     taken_up = _stretches_made(database_url, run["run_id"])[1:]

@@ -36,7 +36,9 @@ async def _work(start: Start, orders: Connection) -> None:
         **{"sweep_seconds": 0.2, **start.settings},
     )
     stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    loop.set_exception_handler(lambda _loop, context: witness.saw("loop_error", context=str(context)))
     reach = make_reach(witness, start.script.kill)
     if start.store_format is not None:
         process.STORE_FORMAT = start.store_format
@@ -83,6 +85,8 @@ async def obey(helix: Helix, trap: Trap, what: str, arguments: dict[str, Any]) -
             return {"status": outcome.status.value, "output": outcome.output}
         case "carrying":
             return list(helix._process.runtime.live)
+        case "draining":
+            return helix._process.runtime.draining
         case "arm":
             trap.arm(arguments["kill"])
             return None

@@ -1,37 +1,37 @@
 """A proxy between psycopg and Postgres that loses what a network can lose.
 
-It forwards bytes and understands only one thing of the protocol: a chunk from the client with
-`COMMIT` in it is a commit. That is enough to cut a connection on either side of one.
+It forwards bytes and knows next to nothing of the protocol: a request is recognised by a piece
+of its text (which a prepared statement does not send again), and a reply is over when the
+server says that it is ready and outside a transaction.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 
 from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import make_url
 
-__all__ = ["DatabaseProxy", "database_proxy"]
+__all__ = ["COMMIT", "DatabaseProxy", "database_proxy"]
 
-_COMMIT = b"COMMIT\x00"  # in the client's query, and as the command tag in the server's answer
+COMMIT = b"COMMIT\x00"
+_READY_AND_IDLE = b"Z\x00\x00\x00\x05I"
 
 
 class DatabaseProxy:
-    """Set what shall go wrong, then use `url` in place of the server's."""
+    """Say what shall go wrong, then use `url` in place of the server's."""
 
     def __init__(self, upstream_url: str) -> None:
         self._upstream = conninfo_to_dict(upstream_url)
         self._upstream_url = upstream_url
         self._server: asyncio.Server | None = None
         self._links: dict[asyncio.Task[None], list[asyncio.StreamWriter]] = {}
+        self._lost_requests, self._lost_replies = Counter[bytes](), Counter[bytes]()
         self.refusing = False
         """Cut every new connection at once, as if the database were away."""
-        self.swallow_commit_replies = 0
-        """Let so many commits happen, lose their acknowledgement and cut the connection."""
-        self.lose_commits = 0
-        """Cut the connection before so many commits reach the server."""
         self.round_trips = 0
         """How often a client spoke for the first time or after the server had spoken."""
         self.rewrite_reply: Callable[[bytes], bytes] = lambda data: data
@@ -45,11 +45,27 @@ class DatabaseProxy:
         url = make_url(self._upstream_url).set(host=host, port=port, query=query)
         return url.render_as_string(hide_password=False)
 
+    def lose_request(self, text: bytes = COMMIT, times: int = 1) -> None:
+        """Cut the connection before a request with this text reaches the server."""
+        self._lost_requests[text] += times
+
+    def lose_reply_to(self, text: bytes = COMMIT, times: int = 1) -> None:
+        """Let the server do all of a request with this text, keep the reply and cut the connection."""
+        self._lost_replies[text] += times
+
     def cut(self) -> None:
         """Cut every open connection now."""
         for writers in self._links.values():
             for writer in writers:
                 writer.transport.abort()
+
+    def loses_request(self, data: bytes) -> bool:
+        """For a link: whether this one shall be lost; counts it."""
+        return _count(self._lost_requests, data)
+
+    def loses_reply_to(self, data: bytes) -> bool:
+        """For a link: whether this one's reply shall be lost; counts it."""
+        return _count(self._lost_replies, data)
 
     async def open(self) -> None:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
@@ -102,13 +118,21 @@ class DatabaseProxy:
         return await asyncio.open_connection(host, port)
 
 
+def _count(expected: Counter[bytes], data: bytes) -> bool:
+    for text, left in expected.items():
+        if left and text in data:
+            expected[text] -= 1
+            return True
+    return False
+
+
 class _Link:
     """One client's connection: two pumps that know what the other has just done."""
 
     def __init__(self, proxy: DatabaseProxy) -> None:
         self._proxy = proxy
         self._server_spoke = True
-        self._swallow = False
+        self._keep_reply = False
 
     async def to_server(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         proxy = self._proxy
@@ -116,20 +140,20 @@ class _Link:
             if self._server_spoke:
                 proxy.round_trips += 1
                 self._server_spoke = False
-            if _COMMIT in data and proxy.lose_commits:
-                proxy.lose_commits -= 1
+            if proxy.loses_request(data):
                 return
-            if _COMMIT in data and proxy.swallow_commit_replies:
-                proxy.swallow_commit_replies -= 1
-                self._swallow = True
+            if proxy.loses_reply_to(data):
+                self._keep_reply = True
             writer.write(data)
             await writer.drain()
 
     async def to_client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65536):
             self._server_spoke = True
-            if self._swallow and _COMMIT in data:
-                return
+            if self._keep_reply:
+                if _READY_AND_IDLE in data:
+                    return
+                continue
             writer.write(self._proxy.rewrite_reply(data))
             with suppress(ConnectionError):
                 await writer.drain()

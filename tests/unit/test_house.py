@@ -1,4 +1,4 @@
-"""What holds for the checkout as a whole: pins, public names, wheel, and nothing of our machines in it."""
+"""What holds for the checkout as a whole: pins, public names, docstrings, nothing of our machines in it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import ast
 import importlib.metadata
 import re
 import subprocess
-import sys
 import tomllib
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -107,17 +105,3 @@ def test_version_is_the_installed_one():
 @pytest.mark.parametrize("file", PACKAGE_FILES, ids=lambda file: str(file.relative_to(CHECKOUT)))
 def test_module_says_what_it_is_about(file: Path):
     assert ast.get_docstring(ast.parse(file.read_text(encoding="utf-8")))
-
-
-def test_wheel_holds_the_package_and_its_migrations(tmp_path: Path):
-    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
-    subprocess.run(build, cwd=CHECKOUT, check=True, capture_output=True, timeout=60)
-    [wheel] = tmp_path.glob("*.whl")
-    held = set(zipfile.ZipFile(wheel).namelist())
-    revisions = {path.name for path in (CHECKOUT / "migrations" / "versions").glob("*.py")}
-
-    assert {"helix_dbos/py.typed", "helix_dbos/_migrations/env.py"} <= held
-    assert {f"helix_dbos/_migrations/versions/{name}" for name in revisions} <= held
-    assert {file.relative_to(CHECKOUT).as_posix() for file in PACKAGE_FILES} <= held
-    assert not [name for name in held if not name.startswith(("helix_dbos/", "helix_dbos-"))]
-    assert not [name for name in held if name.endswith(".pyc")]

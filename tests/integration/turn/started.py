@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
-from typing import Any
+from contextlib import asynccontextmanager, suppress
+from typing import Any, LiteralString
 
 from pydantic import SecretStr
 
@@ -40,12 +40,23 @@ async def started(
     """
     async with Helix(agents, name=name, settings=settings, role=role, reach=reach) as helix:
         yield helix
-        live = runtime_of(helix).live
+        runtime = runtime_of(helix)
 
         async def quiet() -> bool:
-            return not live
+            return not runtime.live
 
         await poll_until_async(quiet, seconds=PATIENCE)
+        with suppress(AssertionError):  # DBOS writes its own end of a workflow a moment later
+            await poll_until_async(lambda: _dbos_is_quiet(runtime), seconds=0.5)
+
+
+async def _dbos_is_quiet(runtime: Runtime) -> bool:
+    pending: LiteralString = (
+        "SELECT count(*) AS pending FROM dbos.workflow_status WHERE status = 'PENDING' AND executor_id = %s"
+    )
+    async with runtime.database.read() as tx:
+        row = await tx.one(pending, (runtime.executor_id,))
+    return row is not None and row["pending"] == 0
 
 
 async def turn(

@@ -95,6 +95,44 @@ async def test_a_live_workflow_run_again_takes_over_and_the_run_ends_once(
     assert connection.execute("SELECT count(*) FROM answers").fetchone() == (3,)
 
 
+async def test_bodies_stay_bounded_however_often_it_is_run_again(
+    app: StartApp, connection: psycopg.Connection
+) -> None:
+    bodies: list[str] = []
+
+    async def again(ctx: ToolContext, name: str) -> str:
+        bodies.append(f"{name} {ctx.attempt}")
+        await asyncio.sleep(PATIENCE)
+        return "never"
+
+    @tool(replay="safe")
+    async def safe(ctx: ToolContext) -> str:
+        return await again(ctx, "safe")
+
+    @tool
+    async def unsafe(ctx: ToolContext) -> str:
+        return await again(ctx, "unsafe")
+
+    desk, told = scripted([calls(call("safe"), call("unsafe")), say("done")], tools=[safe, unsafe])
+    helix = await app(desk, sweep_seconds=60)
+    run = await helix.execute(desk, "go")
+    for expected in (2, 3, 4):
+
+        async def running(count: int = expected) -> bool:
+            return len(bodies) == count
+
+        await poll_until_async(running, seconds=PATIENCE)
+        _run_again(connection)
+    outcome = await run.result(timeout=PATIENCE)
+    assert outcome.output == "done"
+    assert bodies == ["safe 1", "unsafe 1", "safe 2", "safe 3"]
+    assert [(report.bodies, report.reason) for report in outcome.calls] == [
+        (3, Reason.REPLAY_LIMIT_REACHED),
+        (1, Reason.OUTCOME_UNKNOWN),
+    ]
+    assert len(told) == 2
+
+
 async def test_the_old_executions_bodies_are_cancelled_soon(
     app: StartApp, connection: psycopg.Connection
 ) -> None:

@@ -1,0 +1,39 @@
+"""One migrated database per module: these tests keep apart by ids of their own."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Iterator
+
+import psycopg
+import pytest
+
+from helix_dbos.store.database import Database
+from tests.support.databases import create_database, drop_database, with_database
+
+
+@pytest.fixture(scope="module")
+def store_url(server_url: str, template: str) -> Iterator[str]:
+    """A clone of the migrated template, for all tests of a module."""
+    name = f"helix_{secrets.token_hex(8)}"
+    create_database(server_url, name, template=template)
+    try:
+        yield with_database(server_url, name)
+    finally:
+        drop_database(server_url, name)
+
+
+@pytest.fixture
+async def database(store_url: str) -> AsyncIterator[Database]:
+    """The store, open."""
+    opened = Database(store_url, "helix", pool_size=8)
+    await opened.open()
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def look(store_url: str) -> Iterator[psycopg.Connection]:
+    """An autocommitting look at the store from outside."""
+    with psycopg.connect(store_url, autocommit=True, options="-csearch_path=helix") as connection:
+        yield connection
