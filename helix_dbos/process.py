@@ -41,9 +41,12 @@ from helix_dbos.workflows.sweep import sweep_for_ever
 from helix_dbos.workflows.turn import run_stretch
 from helix_dbos.workflows.watch import watch_for_ever
 
-__all__ = ["Process", "app_version", "migrate_database", "turn_queue"]
+__all__ = ["TOOL_THREADS", "Process", "app_version", "migrate_database", "turn_queue"]
 
 logger = logging.getLogger(__name__)
+
+TOOL_THREADS = "helix-tool"
+"""What the names of the threads begin with on which sync tools run."""
 
 # Raised by hand when a row written by one version could not be carried by another.
 STORE_FORMAT = 1
@@ -212,7 +215,7 @@ class Process:
             queue=turn_queue(self.name),
             process_dependencies=ProcessDependencies(),
             model_for=self._model_for,
-            threads=ThreadPoolExecutor(self.settings.concurrency, thread_name_prefix="helix-tool"),
+            threads=ThreadPoolExecutor(self.settings.concurrency, thread_name_prefix=TOOL_THREADS),
             reach=self.reach,
             ended=lambda run_id: self.on_end(run_id),
             carries_turns=self.role == "worker",

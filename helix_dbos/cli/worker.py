@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 from typing import Annotated, Literal
 
 import typer
@@ -16,6 +17,7 @@ from helix_dbos.cli.signals import on_stop_signal
 from helix_dbos.cli.target import load_target
 from helix_dbos.errors import RequestError
 from helix_dbos.helix import Helix
+from helix_dbos.process import TOOL_THREADS
 from helix_dbos.source import require_url
 
 __all__ = ["worker"]
@@ -55,6 +57,7 @@ def worker(
         if concurrency is not None:
             helix.settings.concurrency = concurrency
         asyncio.run(_carry(helix))
+        _leave_stuck_bodies(helix)
 
 
 async def _carry(helix: Helix) -> None:
@@ -65,6 +68,18 @@ async def _carry(helix: Helix) -> None:
             await stop.wait()
             _log("worker_draining", helix, seconds=helix.settings.drain_seconds)
     _log("worker_stopped", helix)
+
+
+def _leave_stuck_bodies(helix: Helix) -> None:
+    """Exit although sync bodies still run: the interpreter would wait for their threads for ever.
+
+    Their calls are somebody else's to decide by now, and their late results have nowhere to go.
+    """
+    stuck = [thread.name for thread in threading.enumerate() if thread.name.startswith(TOOL_THREADS)]
+    if stuck:
+        _log("worker_left_bodies", helix, threads=len(stuck))
+        logging.shutdown()
+        os._exit(0)
 
 
 def _log(event: str, helix: Helix, **values: object) -> None:

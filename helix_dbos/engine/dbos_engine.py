@@ -13,6 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import cast
 
 from dbos import DBOS, DBOSConfig, SetWorkflowID
@@ -30,6 +31,8 @@ __all__ = ["DbosEngine", "migrate_dbos"]
 logger = logging.getLogger(__name__)
 
 _MAX_RECOVERY_ATTEMPTS = 1000  # deploy restarts count too; the bounds that matter are Helix's own
+
+_ROWS_END_SECONDS = 1.0
 
 _launched: DbosEngine | None = None
 
@@ -135,6 +138,8 @@ class DbosEngine:
         """Take no new stretch, wait for those running up to the grace, then shut DBOS down."""
         global _launched
         loop = asyncio.get_running_loop()
+        if grace_seconds == 0 and _launched is self:
+            await self._let_rows_end()
         with ThreadPoolExecutor(1, thread_name_prefix="helix-shutdown") as own:
             # DBOS waits in whole seconds; a zero abandons at once what still runs.
             await loop.run_in_executor(
@@ -145,6 +150,19 @@ class DbosEngine:
         self.run_stretch = None
         if _launched is self:
             _launched = None
+
+    async def _let_rows_end(self) -> None:
+        """Give DBOS a moment to write the ends of stretches that are over: it cannot once destroyed.
+
+        DBOS's own wait is in whole seconds. What stays PENDING is cancelled by a later sweep.
+        """
+        own = self._config.get("executor_id")
+        with suppress(Exception):
+            async with asyncio.timeout(_ROWS_END_SECONDS):
+                while await DBOS.list_workflows_async(  # noqa: ASYNC110 - the rows are DBOS's
+                    status="PENDING", executor_id=own, limit=1, load_input=False
+                ):
+                    await asyncio.sleep(0.02)
 
     async def enqueue(
         self, tx: Transaction, *, run_id: str, workflow_id: str, priority: int, delay_seconds: float = 0.0

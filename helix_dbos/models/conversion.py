@@ -114,8 +114,7 @@ def _file(part: FilePart) -> pai.UserContent:
         "audio": pai.AudioUrl,
         "video": pai.VideoUrl,
     }
-    if part.url is None:
-        raise _unusable("a file part has neither an address nor data")
+    assert part.url is not None, "a file part has one source"
     kind = kinds.get(part.media_type.partition("/")[0], pai.DocumentUrl)
     return kind(url=part.url, media_type=part.media_type)
 

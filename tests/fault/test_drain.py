@@ -54,11 +54,11 @@ def test_bodies_end_within_the_grace_and_the_run_is_handed_over(
         if successor == "after":
             workers.start(start)
         run = wait_for_end(database_url, session_id)
+        truth = Truth(database_url, session_id, witness)
+        truth.holds()
     assert (run["status"], run["stretch_no"], run["rescues"]) == ("completed", 2, 0)
     assert [event.run_id for event in witness.events("handover")] == [run_id]
     assert witness.events("rescue") == []
-    truth = Truth(database_url, session_id, witness)
-    truth.holds()
     assert [call["reason"] for call in truth.calls()] == [None] * 3
     carried = [event.pid == draining.pid for event in witness.events("end", session_id=session_id)]
     assert carried == [True, True, False], "what had begun ended where it began"
@@ -99,9 +99,9 @@ def test_a_model_request_is_waited_for_and_saved(database_url: str, witness: Wit
         _terminate(draining, within=10)
         workers.start(Start(database_url, _script(witness)))
         run = wait_for_end(database_url, session_id)
+        truth = Truth(database_url, session_id, witness)
+        truth.holds()
     assert (run["status"], run["stretch_no"], run["rescues"]) == ("completed", 2, 0)
-    truth = Truth(database_url, session_id, witness)
-    truth.holds()
     assert {call["reason"] for call in truth.calls()} == {None, "tool_error"}
     assert set(witness.asks(session_id).values()) == {1}
 

@@ -99,7 +99,7 @@ class Truth:
                 (self.session_id,),
             ).fetchall()
         assert {row["answers"] for row in counts} == {1}, counts
-        assert all(call["state"] == "answered" for call in calls)
+        assert all(call["state"] == "answered" for call in calls), calls
 
     def _bodies_bounded(self, calls: list[dict[str, Any]]) -> None:
         seen = self.witness.bodies(self.session_id)
@@ -109,10 +109,10 @@ class Truth:
             assert bodies <= (1 if call["replay"] == "unsafe" else 3), call
             assert bodies <= call["bodies"], "a body started that no committed row announced"
             if call["outcome"] == "returned":
-                assert call["result"] == f"{call['tool_name']} {call['arguments']['n']}"
-                assert bodies >= 1
+                assert call["result"] == f"{call['tool_name']} {call['arguments']['n']}", call
+                assert bodies >= 1, f"a result without a body: {call}"
             if call["bodies"] == 0:
-                assert call["outcome"] == "not_executed"
+                assert call["outcome"] == "not_executed", call
 
     def _order_kept(self, calls: list[dict[str, Any]]) -> None:
         """Nothing started behind a call before its answer, nor at all behind doubt."""
@@ -128,8 +128,10 @@ class Truth:
                 attempt = ahead["bodies"]
                 ends = self.witness.events("end", dispatch_id=ahead["dispatch_id"], attempt=attempt)
                 if starts and ends:
-                    assert min(start.at for start in starts) >= max(end.at for end in ends)
-                assert not starts or ends or ahead["bodies"] == 0
+                    began, ended = min(start.at for start in starts), max(end.at for end in ends)
+                    assert began >= ended, f"started {ended - began} s too early: {behind}, behind {ahead}"
+                started_first = starts and not ends and ahead["bodies"] > 0
+                assert not started_first, f"started without the one ahead: {behind}, behind {ahead}"
 
     def _asked_once(self, asked_again: frozenset[int], at_most: int) -> None:
         asks = self.witness.asks(self.session_id)
@@ -138,8 +140,10 @@ class Truth:
         assert all(count <= at_most for count in asks.values()), asks
 
     def _paired_in_history(self, calls: list[dict[str, Any]]) -> None:
-        last = self.witness.events("ask", session_id=self.session_id)[-1]
-        assert Counter(last.answered) == Counter(call["tool_call_id"] for call in calls)
+        # By step, not by time: a process that was frozen may ask for an earlier step after all others.
+        last = max(self.witness.events("ask", session_id=self.session_id), key=lambda ask: ask.step)
+        wanted = Counter(call["tool_call_id"] for call in calls)
+        assert Counter(last.answered) == wanted, f"the model was shown {last.answered}, not {wanted}"
 
     def _nothing_open(self) -> None:
         deadline = time.monotonic() + 20

@@ -167,8 +167,7 @@ async def test_when_every_fallback_fails_one_that_may_pass_is_enough():
     assert caught_again.value.code == "model_request_refused"
 
 
-@pytest.mark.parametrize("data", ["%", None])
-async def test_a_file_that_is_none_is_a_model_error(data: str | None):
+async def test_a_file_whose_data_is_not_base64_is_a_model_error():
     with pytest.raises(ModelError) as caught:
-        await resolve_model(TestModel()).request(a_request(FilePart(media_type="image/png", data=data)))
+        await resolve_model(TestModel()).request(a_request(FilePart(media_type="image/png", data="%")))
     assert caught.value.code == "model_request_invalid"

@@ -1,4 +1,4 @@
-"""One database with DBOS's tables and ours per module, emptied before every test."""
+"""One database with DBOS's tables and ours for this folder, emptied before every test."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tests.integration.engine.engine_rows import Executors
 from tests.support.databases import create_database, drop_database, with_database
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def engine_url(server_url: str, template: str) -> Iterator[str]:
-    """A clone of the migrated template, for all tests of a module."""
+    """A clone of the migrated template, for all tests of this folder."""
     name = f"helix_{secrets.token_hex(8)}"
     create_database(server_url, name, template=template)
     try:

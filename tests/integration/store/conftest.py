@@ -1,4 +1,4 @@
-"""One migrated database per module: these tests keep apart by ids of their own."""
+"""One migrated database for this folder: its tests keep apart by ids of their own."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from helix_dbos.store.database import Database
 from tests.support.databases import create_database, drop_database, with_database
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def store_url(server_url: str, template: str) -> Iterator[str]:
-    """A clone of the migrated template, for all tests of a module."""
+    """A clone of the migrated template, for all tests of this folder."""
     name = f"helix_{secrets.token_hex(8)}"
     create_database(server_url, name, template=template)
     try:
