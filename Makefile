@@ -25,8 +25,8 @@ help: ## Say what there is.
 demo: $(READY) ## Kill a worker in the middle of a refund, and watch another one take over.
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" helix-dbos demo $(ARGS)
 
-test: $(READY) ## Run the tests, on a PostgreSQL of their own or on HELIX_TEST_DATABASE_URL.
-	@$(RUN)python -m pytest $(ARGS)
+test: $(READY) ## Run the tests, two at a time, on PostgreSQL of their own or on HELIX_TEST_DATABASE_URL.
+	@$(RUN)python -m pytest --numprocesses 2 $(ARGS)
 
 check: $(READY) ## Check format, lint, types, and which module may import which.
 	@failed=0; for each in 'ruff format --check .' 'ruff check .' basedpyright lint-imports; do \

@@ -68,7 +68,7 @@ class Transaction:
         return self._connection.info.server_version
 
     async def execute(self, sql: LiteralString, values: Sequence[Any] | Mapping[str, Any] = ()) -> int:
-        """Run a statement; the number of rows it touched."""
+        """Run a statement; the number of rows it touched, or -1 in a pipeline, so in every transaction."""
         cursor = await self._connection.execute(sql, values)
         return cursor.rowcount
 
@@ -228,16 +228,14 @@ class Database:
                 async with connection.pipeline():
                     await connection.execute("BEGIN", prepare=False)
                     value = await work(Transaction(connection))
-                    end = await connection.execute("COMMIT", prepare=False)
+                    await connection.execute("COMMIT", prepare=False)
             except BaseException as problem:
                 with suppress(psycopg.Error):
                     await connection.rollback()
                 if isinstance(problem, psycopg.errors.PipelineAborted):
-                    raise _hidden() from problem
+                    hidden = "work went on after a statement that had failed"
+                    raise psycopg.errors.InFailedSqlTransaction(hidden) from problem
                 raise
-            if end.statusmessage != "COMMIT":
-                # PostgreSQL rolls back without an error when a statement had failed before.
-                raise _hidden()
             return value
 
     async def _alone(self, work: Callable[[Transaction], Awaitable[T]], wait: float) -> T:
@@ -261,7 +259,3 @@ def _is_cut(problem: psycopg.Error) -> bool:
 
 def _out_of_reach(problem: psycopg.Error) -> StoreError:
     return StoreError("The database is out of reach.", detail=type(problem).__name__)
-
-
-def _hidden() -> psycopg.Error:
-    return psycopg.errors.InFailedSqlTransaction("work went on after a statement that had failed")

@@ -16,8 +16,8 @@ from tests.fault.world import MIXED, Script
 from tests.support.waiting import poll_until
 
 LONG = ((("charge", {"n": 1, "seconds": 0.8}), ("put", {"n": 2, "seconds": 0.5})), (("put", {"n": 3}),))
-TOO_LONG = ((("charge", {"n": 1, "seconds": 60}), ("put", {"n": 2, "seconds": 3}), ("put", {"n": 3})),)
-ROUNDS, TURNS_A_ROUND = 4, 5
+TOO_LONG = ((("charge", {"n": 1, "seconds": 60}), ("put", {"n": 2, "seconds": 2.2}), ("put", {"n": 3})),)
+ROUNDS, TURNS_A_ROUND = 4, 3
 
 
 def _script(witness: Witness, **more: float) -> Script:

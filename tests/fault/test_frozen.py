@@ -22,6 +22,7 @@ from tests.fault.witness import Witness
 from tests.fault.world import IN_BODY, MIXED, Kill, Script
 from tests.support.waiting import poll_until
 
+SLOW_BODY = ((("put", {"n": 1, "seconds": 1.0}), ("charge", {"n": 2})),)
 UNSAFE = ("charge", "chained")
 
 
@@ -32,7 +33,7 @@ def _freeze(point: str, about: str | None = None, nth: int = 1) -> Kill:
 CELLS = [
     *[_freeze(IN_BODY, about=kind) for kind in ("charge", "grouped", "chained")],
     _freeze(FaultPoint.BEFORE_BODY, about="charge"),
-    *[_freeze(FaultPoint.BEFORE_ANSWER_COMMIT, about=kind) for kind in ("charge", "put")],
+    _freeze(FaultPoint.BEFORE_ANSWER_COMMIT, about="put"),
     _freeze(FaultPoint.BEFORE_SAVE_COMMIT, nth=2),
     _freeze(FaultPoint.AFTER_MODEL_REQUEST, nth=2),
     _freeze(FaultPoint.AFTER_ACCEPT),
@@ -73,11 +74,25 @@ def victim(shared_database_url: str, shared_witness: Witness) -> Iterator[Victim
     """One process that is frozen and thawed again and again."""
     with own_login(shared_database_url) as own_url, Workers() as workers:
         script = Script(shared_witness.path, MIXED, body_seconds=0.02)
-        yield Victim(workers.start(Start(own_url, script)), shared_database_url, own_url)
+        worker = workers.start(Start(own_url, script, also=(_slow(shared_witness),)))
+        yield Victim(worker, shared_database_url, own_url)
+
+
+@pytest.fixture(scope="module")
+def rescuer(shared_database_url: str, shared_witness: Witness) -> Iterator[None]:
+    """A healthy worker that is up all the time; it takes its time over the slow agent."""
+    with Workers() as workers:
+        also = (_slow(shared_witness, model_seconds=1.0),)
+        workers.start(Start(shared_database_url, Script(shared_witness.path, MIXED), also=also))
+        yield
+
+
+def _slow(witness: Witness, *, model_seconds: float = 0.0) -> Script:
+    return Script(witness.path, SLOW_BODY, agent="slow", model_seconds=model_seconds)
 
 
 @pytest.mark.parametrize("kill", CELLS, ids=_name)
-@pytest.mark.usefixtures("standing_rescuer")
+@pytest.mark.usefixtures("rescuer")
 def test_a_thawed_process_writes_nothing_and_works_on(
     kill: Kill, victim: Victim, shared_database_url: str, shared_witness: Witness
 ) -> None:
@@ -86,6 +101,7 @@ def test_a_thawed_process_writes_nothing_and_works_on(
     assert pid in live_pids(shared_database_url), "frozen is not dead: its connections live"
 
     assert cut_all(victim.own_url, shared_database_url) >= 2
+    _grow_old(shared_database_url, session_id)
     run = wait_for_end(shared_database_url, session_id)
     assert (run["status"], run["stretch_no"]) == ("completed", 2)
     ended = _rows_of(shared_database_url, session_id)
@@ -100,6 +116,14 @@ def test_a_thawed_process_writes_nothing_and_works_on(
     truth.holds(asked_again=_asked_again(kill))
     assert len([row for row in ended["checkpoints"] if row["kind"] == "end"]) == 1
     _doubt_is_said_aloud(truth, kill)
+
+
+def _grow_old(database_url: str, session_id: str) -> None:
+    """Most of the time that a run without an engine row is given."""
+    with connect(database_url) as rows:
+        rows.execute(
+            "UPDATE runs SET queued_at = queued_at - interval '4.5 s' WHERE session_id = %s", (session_id,)
+        )
 
 
 def _asked_again(kill: Kill) -> frozenset[int]:
@@ -129,8 +153,9 @@ def _carries_a_turn(victim: Victim, witness: Witness) -> None:
     assert {event.pid for event in witness.events("start", session_id=session_id)} == {victim.worker.pid}
 
 
+@pytest.mark.usefixtures("rescuer")
 def test_an_open_transaction_of_the_frozen_holds_up_its_own_session_only(
-    victim: Victim, shared_database_url: str, shared_witness: Witness, standing_rescuer: None
+    victim: Victim, shared_database_url: str, shared_witness: Witness
 ) -> None:
     """Frozen between lock and commit, with only its life sign gone: the row lock outlives it."""
     frozen_session, killed_session = _new_session(), _new_session()
@@ -159,11 +184,38 @@ def test_an_open_transaction_of_the_frozen_holds_up_its_own_session_only(
         Truth(shared_database_url, session_id, shared_witness).holds()
 
 
+@pytest.mark.parametrize(
+    ("kill", "again"),
+    [
+        (_freeze(FaultPoint.AFTER_MODEL_REQUEST), "ask"),
+        (_freeze(FaultPoint.BEFORE_ANSWER_COMMIT, about="put"), "start"),
+    ],
+    ids=["asking", "in a body"],
+)
+@pytest.mark.usefixtures("rescuer")
+def test_a_process_thawed_while_its_rescuer_does_the_same_is_refused(
+    kill: Kill, again: str, victim: Victim, shared_database_url: str, shared_witness: Witness
+) -> None:
+    """The stale one comes first with its reply or its answer; what counts is the rescuer's."""
+    session_id = _new_session()
+    victim.worker.ask("arm", kill=kill)
+    victim.worker.order("execute", agent="slow", message="go", session_id=session_id)
+    poll_until(lambda: is_frozen(victim.worker.pid))
+    cut_all(victim.own_url, shared_database_url)
+    facts = {"session_id": session_id, **({"tool": "put"} if again == "start" else {})}
+    poll_until(lambda: len(shared_witness.events(again, **facts)) == 2)
+    victim.thaws()
+    run = wait_for_end(shared_database_url, session_id)
+    assert (run["status"], run["stretch_no"]) == ("completed", 2)
+    asked_again = frozenset({0}) if again == "ask" else frozenset[int]()
+    Truth(shared_database_url, session_id, shared_witness).holds(asked_again=asked_again)
+
+
 def _open_transactions(victim: Victim) -> int:
     with connect(victim.database_url) as rows:
         return rows.execute(
-            "SELECT 1 FROM pg_stat_activity WHERE state = 'idle in transaction' AND usename = %s"
-            " AND application_name = 'helix-dbos'",
+            "SELECT 1 FROM pg_stat_activity WHERE xact_start IS NOT NULL AND wait_event = 'ClientRead'"
+            " AND usename = %s AND application_name = 'helix-dbos'",
             (make_url(victim.own_url).username,),
         ).rowcount
 

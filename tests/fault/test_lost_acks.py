@@ -99,8 +99,7 @@ def test_a_turn_survives_a_cut_while_it_reads(statement: str, stage: Stage) -> N
     assert stage.proxy.cut
 
 
-@pytest.mark.parametrize("whose", [{HELIX}, {HELIX, DBOS}], ids=["ours", "all"])
-@pytest.mark.parametrize("direct", [True, False], ids=["direct", "queued"])
+@pytest.mark.parametrize(("whose", "direct"), [({HELIX}, True), ({HELIX, DBOS}, False)], ids=["ours", "all"])
 def test_turns_survive_random_losses(
     whose: set[str], direct: bool, database_url: str, witness: Witness
 ) -> None:
@@ -126,10 +125,7 @@ def test_turns_survive_random_losses(
     assert {who for _, who, _ in losses} == whose
 
 
-@pytest.mark.parametrize("loss", Loss)
-def test_a_turn_survives_the_loss_of_the_queue_s_claim(
-    loss: Loss, database_url: str, witness: Witness
-) -> None:
+def test_a_turn_survives_the_loss_of_the_queue_s_claim(database_url: str, witness: Witness) -> None:
     """Claimed for a live process that does not know of it: nobody else would ever look there."""
     done: list[str] = []
 
@@ -137,7 +133,7 @@ def test_a_turn_survives_the_loss_of_the_queue_s_claim(
         if done or whose != DBOS or not _CLAIM.search(statements):
             return None
         done.append(statements)
-        return loss
+        return Loss.ACKNOWLEDGEMENT
 
     script = Script(witness.path, MIXED, body_seconds=0.01)
     with Proxy(database_url) as proxy, Workers() as workers:
@@ -145,10 +141,20 @@ def test_a_turn_survives_the_loss_of_the_queue_s_claim(
         worker.ask("carrying")
         proxy.arm(decide)
         stage, session_id = Stage(database_url, witness, proxy, worker), _new_session()
-        run = stage.ends_well(session_id, stage.accepts(session_id))
+        run_id = stage.accepts(session_id)
+        poll_until(lambda: _age_claims(database_url))
+        run = stage.ends_well(session_id, run_id)
         assert len(proxy.losses) == 1
-    assert run["stretch_no"] == (2 if loss is Loss.ACKNOWLEDGEMENT else 1)
-    assert run["rescues"] == 0
+    assert (run["stretch_no"], run["rescues"]) == (2, 0)
+
+
+def _age_claims(database_url: str) -> int:
+    """Let most of the time be over that a claim is given to become a start; how many there were."""
+    with connect(database_url) as rows:
+        return rows.execute(
+            "UPDATE dbos.workflow_status SET started_at_epoch_ms = started_at_epoch_ms - 4500"
+            " WHERE name = 'helix.turn' AND status = 'PENDING'"
+        ).rowcount
 
 
 @pytest.fixture

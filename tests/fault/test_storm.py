@@ -84,6 +84,7 @@ class Storm:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join(30)
+        self._supervise()
 
     def started(self, own_url: str) -> Worker:
         script = Script(self.witness.path, MIXED, turns=TURNS, body_seconds=0.12, model_seconds=0.05)
@@ -97,9 +98,16 @@ class Storm:
                     self._kill(slot)
                 else:
                     self._freeze(slot)
+                self._supervise()
         except BaseException as failure:
             self.failure = failure
             raise
+
+    def _supervise(self) -> None:
+        """Start those anew that ended by themselves: cut off while they started, for example."""
+        for slot in self.slots:
+            if not slot.worker.process.is_alive():
+                slot.worker = self.started(slot.own_url)
 
     def _kill(self, slot: Slot) -> None:
         self.blows.append(Blow(time.time(), slot.worker.pid, frozen=False))
@@ -256,7 +264,7 @@ def _figures(storm: Storm, sessions: list[str]) -> dict[str, Any]:
         "rescues": sum(event.what == "rescue" for event in events),
         "calls": counted["calls"],
         "in doubt": counted["in_doubt"],
-        "bodies": f"{bodies.total()} (at most {max(bodies.values())})",
+        "bodies": f"{bodies.total()} (at most {max(bodies.values(), default=0)})",
         "asks/saved": f"{asks}/{counted['saved']}",
         "kill to attach": f"p50 {statistics.median(failovers):.2f} s, max {failovers[-1]:.2f} s"
         if failovers

@@ -65,7 +65,8 @@ class Truth:
         """Every call with its current answer, in order."""
         with connect(self.database_url, self.schema) as rows:
             return rows.execute(
-                "SELECT c.*, a.outcome, a.reason, a.result, a.origin, a.n FROM calls c"
+                "SELECT c.*, a.outcome, a.reason, a.result, a.origin, a.n, a.generation AS answered_in"
+                " FROM calls c"
                 " LEFT JOIN answers a ON a.dispatch_id = c.dispatch_id AND a.superseded_by IS NULL"
                 " WHERE c.session_id = %s ORDER BY c.step_index, c.call_index",
                 (self.session_id,),
@@ -111,6 +112,8 @@ class Truth:
             if call["outcome"] == "returned":
                 assert call["result"] == f"{call['tool_name']} {call['arguments']['n']}", call
                 assert bodies >= 1, f"a result without a body: {call}"
+            if call["outcome"] in ("returned", "raised") and call["bodies"] > 0:
+                assert call["answered_in"] == call["generation"], f"a stale body's answer: {call}"
             if call["bodies"] == 0:
                 assert call["outcome"] == "not_executed", call
 

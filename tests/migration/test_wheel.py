@@ -31,9 +31,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     for folder in ("helix_dbos", "migrations"):
         shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", source)
-    readme = ROOT / "README.md"
-    (source / "README.md").write_text(readme.read_text() if readme.exists() else "# helix-dbos\n")
+    for file in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / file, source)
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(source)]
     subprocess.run(build, check=True, capture_output=True, text=True)
     return next(out.glob("*.whl"))

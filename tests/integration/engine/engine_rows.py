@@ -63,6 +63,7 @@ def session_with_run(
     schema: str = "helix",
     status: str = "running",
     age_seconds: float = 60,
+    ended_seconds_ago: float = 60,
     stretch_no: int = 1,
     **more: Any,
 ) -> tuple[str, str]:
@@ -96,7 +97,7 @@ def session_with_run(
             sql.SQL(", ").join(map(sql.Identifier, row)),
             sql.SQL(", ").join(sql.Placeholder() * len(row)),
         ),
-        [*row.values(), age_seconds, ended, age_seconds],
+        [*row.values(), age_seconds, ended, ended_seconds_ago],
     )
     return run_id, workflow_id
 

@@ -356,7 +356,8 @@ NOT_LEFT: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "another application's": ({"status": "completed"}, {"status": "PENDING", "application": "other"}),
     "nobody's": ({"status": "completed"}, {"status": "PENDING", "application": None}),
     "another workflow's": ({"status": "completed"}, {"status": "PENDING", "name": "shop.nightly"}),
-    "of a run that ended just now": ({"status": "completed", "age_seconds": 1}, {"status": "PENDING"}),
+    "of a run that ended just now": ({"status": "completed", "ended_seconds_ago": 1}, {"status": "PENDING"}),
+    "of a run that was queued just now": ({"status": "suspended", "age_seconds": 1}, {"status": "PENDING"}),
 }
 
 

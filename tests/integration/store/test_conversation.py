@@ -268,8 +268,8 @@ async def test_open_calls_come_in_order_and_answered_or_superseded_ones_do_not(
 async def test_a_new_run_takes_what_is_unanswered_and_nothing_else(
     database: Database, look: psycopg.Connection
 ):
-    left, answered = new_call(0), new_call(1)
-    holder = await saved_step(database, left, answered)
+    left, answered, gone = new_call(0), new_call(1), new_call(2)
+    holder = await saved_step(database, left, answered, gone)
     other = await saved_step(database, new_call())
 
     async def work(tx: Transaction) -> None:
@@ -279,9 +279,11 @@ async def test_a_new_run_takes_what_is_unanswered_and_nothing_else(
 
     await database.transaction(work)
     _, later = await queued_run(database, holder.session_id)
+    look.execute("UPDATE calls SET superseded_by = %s WHERE dispatch_id = %s", (later, gone.dispatch_id))
     await database.transaction(lambda tx: take_ownership(tx, holder.session_id, later))
     owners = "SELECT owner_run_id FROM calls WHERE session_id = %s ORDER BY call_index"
-    assert look.execute(owners, (holder.session_id,)).fetchall() == [(later,), (holder.run_id,)]
+    owned = look.execute(owners, (holder.session_id,)).fetchall()
+    assert owned == [(later,), (holder.run_id,), (holder.run_id,)]
     assert look.execute(owners, (other.session_id,)).fetchall() == [(other.run_id,)]
     async with database.read() as tx:
         saved_by = [call.dispatch_id for call in await load_calls_of_run(tx, holder.run_id)]

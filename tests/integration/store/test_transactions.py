@@ -134,7 +134,7 @@ async def test_a_deadlock_is_repeated(database: Database, look: psycopg.Connecti
                 await both_hold.wait()
             await tx.one(raised, (second,))
 
-        await database.transaction(work)
+        await database.transaction(work, patience_seconds=0)
 
     await asyncio.gather(crosswise(one, other), crosswise(other, one))
     rows = look.execute("SELECT generation FROM sessions WHERE session_id = ANY(%s)", ([one, other],))
@@ -155,7 +155,7 @@ async def test_a_serialization_failure_is_repeated(database: Database, look: psy
             look.execute(raised, (session_id,))
         await tx.send(raised, (session_id,))
 
-    await database.transaction(work)
+    await database.transaction(work, patience_seconds=0)
     rows = look.execute("SELECT generation FROM sessions WHERE session_id = %s", (session_id,))
     assert (attempts, rows.fetchall()) == (2, [(2,)])
 
