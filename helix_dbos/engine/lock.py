@@ -22,6 +22,7 @@ __all__ = ["ExecutorLock", "lock_key"]
 logger = logging.getLogger(__name__)
 
 _PING_SECONDS = 1.0
+_PING_TIMEOUT_SECONDS = 5.0
 
 
 def lock_key(schema: str, executor_id: str) -> int:
@@ -98,7 +99,9 @@ class ExecutorLock:
                     await self._take()
                     logger.info("executor_lock_retaken", extra={"event": "executor_lock_retaken"})
                 else:
-                    await asyncio.wait_for(self._connection.execute("SELECT 1"), timeout=5.0)
+                    # Not `wait_for`: in Python 3.11 it loses a cancellation that comes with the answer.
+                    async with asyncio.timeout(_PING_TIMEOUT_SECONDS):
+                        await self._connection.execute("SELECT 1")
             except (psycopg.Error, StoreError, TimeoutError, OSError) as problem:
                 # The server may not have noticed yet that our old connection is gone; then the
                 # key is still taken, and the next round tries again.

@@ -162,6 +162,16 @@ async def test_an_executor_lives_while_its_lock_is_held(
     await lock.release()
 
 
+async def test_release_ends_whatever_the_ping_is_doing(engine_url: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(lock_module, "_PING_SECONDS", 0.001)
+    for number in range(40):
+        lock = ExecutorLock(engine_url, "helix", new_executor_id())
+        await lock.acquire()
+        await asyncio.sleep(0.002 + number * 0.0001)  # a moment of its own; it waits for nothing
+        async with asyncio.timeout(10):
+            await lock.release()
+
+
 async def test_a_second_holder_of_one_key_is_refused(lock: ExecutorLock, engine_url: str):
     await lock.acquire()
     executor_id = new_executor_id()
