@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from tests.fault.witness import Witness
+from tests.support.waiting import poll_until
 
 __all__ = ["Truth", "connect", "wait_for_end"]
 
@@ -39,17 +39,20 @@ def wait_for_end(
     Args:
         meanwhile: Called at every look; a supervisor that starts dead workers anew, for example.
     """
-    deadline = time.monotonic() + seconds
     with connect(database_url, schema) as rows:
-        while time.monotonic() < deadline:
+
+        def ended() -> dict[str, Any] | None:
             run = rows.execute(
                 "SELECT * FROM runs WHERE session_id = %s ORDER BY created_at DESC LIMIT 1", (session_id,)
             ).fetchone()
             if run is not None and run["status"] not in _OPEN:
                 return run
             meanwhile()
-            time.sleep(0.02)  # noqa: TID251 - the pause of a poll with a deadline
-        raise AssertionError(f"the run did not end within {seconds} s: {run}")
+            return None
+
+        run = poll_until(ended, seconds=seconds)
+    assert run is not None
+    return run
 
 
 @dataclass(frozen=True)
@@ -149,19 +152,18 @@ class Truth:
         assert Counter(last.answered) == wanted, f"the model was shown {last.answered}, not {wanted}"
 
     def _nothing_open(self) -> None:
-        deadline = time.monotonic() + 20
+        """No engine row of the session's runs is left open, at the latest after the next sweeps."""
         with connect(self.database_url, self.schema) as rows:
-            while True:
-                left = rows.execute(
+
+            def none_left() -> bool:
+                return not rows.execute(
                     "SELECT w.workflow_uuid, w.status FROM dbos.workflow_status w JOIN runs r"
                     " ON r.run_id = split_part(w.workflow_uuid, ':', 2) WHERE r.session_id = %s"
                     " AND w.status NOT IN ('SUCCESS', 'CANCELLED')",
                     (self.session_id,),
                 ).fetchall()
-                if not left:
-                    return
-                assert time.monotonic() < deadline, f"engine rows left open: {left}"
-                time.sleep(0.05)  # noqa: TID251 - the pause of a poll with a deadline
+
+            poll_until(none_left)
 
 
 def _is_behind(behind: dict[str, Any], ahead: dict[str, Any]) -> bool:

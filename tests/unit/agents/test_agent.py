@@ -23,7 +23,7 @@ class State(BaseModel):
 
 class Port:
     async def request(self, request: ModelRequest) -> ModelReply:
-        raise NotImplementedError
+        raise AssertionError("nobody asks this port")
 
 
 @tool
