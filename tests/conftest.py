@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Iterator
 
 import psycopg
 import pytest
+from sqlalchemy import make_url
 
 from helix_dbos.embedded import temporary_server
 from helix_dbos.engine.dbos_engine import migrate_dbos
 from helix_dbos.store.migration import apply_migrations
-from tests.support.databases import create_database, drop_database, with_database
-
-TEMPLATE_PREFIX = "helix_template"
+from tests.support.databases import fresh_database
 
 
 @pytest.fixture(scope="session")
@@ -31,37 +29,24 @@ def server_url() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def template(server_url: str) -> Iterator[str]:
     """A migrated database that tests clone; made once."""
-    name = f"{TEMPLATE_PREFIX}_{uuid.uuid4().hex[:12]}"
-    create_database(server_url, name)
-    url = with_database(server_url, name)
-    migrate_dbos(url, "dbos")
-    apply_migrations(url, "helix")
-    try:
-        yield name
-    finally:
-        drop_database(server_url, name)
+    with fresh_database(server_url) as url:
+        migrate_dbos(url, "dbos")
+        apply_migrations(url, "helix")
+        yield str(make_url(url).database)
 
 
 @pytest.fixture
 def database_url(server_url: str, template: str) -> Iterator[str]:
     """A migrated database of this test's own."""
-    name = f"helix_{uuid.uuid4().hex[:16]}"
-    create_database(server_url, name, template=template)
-    try:
-        yield with_database(server_url, name)
-    finally:
-        drop_database(server_url, name)
+    with fresh_database(server_url, template=template) as url:
+        yield url
 
 
 @pytest.fixture
 def empty_database_url(server_url: str) -> Iterator[str]:
     """A database of this test's own with nothing in it."""
-    name = f"helix_{uuid.uuid4().hex[:16]}"
-    create_database(server_url, name)
-    try:
-        yield with_database(server_url, name)
-    finally:
-        drop_database(server_url, name)
+    with fresh_database(server_url) as url:
+        yield url
 
 
 @pytest.fixture

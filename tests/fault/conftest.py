@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,18 +10,14 @@ import pytest
 from tests.fault.processes import Start, Workers
 from tests.fault.witness import Witness
 from tests.fault.world import MIXED, Script
-from tests.support.databases import create_database, drop_database, with_database
+from tests.support.databases import fresh_database
 
 
 @pytest.fixture(scope="module")
 def shared_database_url(server_url: str, template: str) -> Iterator[str]:
     """A migrated database for all tests of a module; their sessions keep them apart."""
-    name = f"helix_{uuid.uuid4().hex[:16]}"
-    create_database(server_url, name, template=template)
-    try:
-        yield with_database(server_url, name)
-    finally:
-        drop_database(server_url, name)
+    with fresh_database(server_url, template=template) as url:
+        yield url
 
 
 @pytest.fixture(scope="module")

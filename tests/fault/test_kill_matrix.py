@@ -6,11 +6,11 @@ The matrix is parametrised over the enum itself: a point that no route reaches f
 from __future__ import annotations
 
 import signal
-import uuid
 
 import pytest
 
 from helix_dbos.faults import FaultPoint
+from helix_dbos.ids import new_session_id
 from tests.fault.processes import Start, Workers
 from tests.fault.truth import Truth, connect, wait_for_end
 from tests.fault.witness import Witness
@@ -71,7 +71,7 @@ def _name(kill: Kill) -> str:
 @pytest.mark.parametrize("kill", CELLS, ids=_name)
 @pytest.mark.usefixtures("standing_rescuer")
 def test_truth_survives_a_kill(kill: Kill, shared_database_url: str, shared_witness: Witness) -> None:
-    session_id = f"s-{uuid.uuid4().hex}"
+    session_id = new_session_id()
     script = Script(shared_witness.path, MIXED, kill=kill, body_seconds=0.02)
     with Workers() as workers:
         victim = workers.start(Start(shared_database_url, script, session_id=session_id, message="go"))
@@ -114,7 +114,7 @@ def test_truth_survives_the_death_of_the_rescuer_too(
 def test_truth_survives_a_kill_while_draining(
     point: FaultPoint, shared_database_url: str, shared_witness: Witness
 ) -> None:
-    session_id = f"s-{uuid.uuid4().hex}"
+    session_id = new_session_id()
     script = Script(shared_witness.path, MIXED, kill=Kill(point), body_seconds=0.3)
     with Workers() as workers:
         victim = workers.start(Start(shared_database_url, script, session_id=session_id, message="go"))

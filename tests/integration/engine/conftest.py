@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import AsyncIterator, Iterator
 
 import psycopg
@@ -10,18 +9,14 @@ import pytest
 
 from helix_dbos.store.database import Database
 from tests.integration.engine.engine_rows import Executors
-from tests.support.databases import create_database, drop_database, with_database
+from tests.support.databases import fresh_database
 
 
 @pytest.fixture(scope="session")
 def engine_url(server_url: str, template: str) -> Iterator[str]:
     """A clone of the migrated template, for all tests of this folder."""
-    name = f"helix_{secrets.token_hex(8)}"
-    create_database(server_url, name, template=template)
-    try:
-        yield with_database(server_url, name)
-    finally:
-        drop_database(server_url, name)
+    with fresh_database(server_url, template=template) as url:
+        yield url
 
 
 @pytest.fixture
