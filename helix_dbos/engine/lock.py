@@ -65,11 +65,12 @@ class ExecutorLock:
 
     async def release(self) -> None:
         """Let go: from now on this executor counts as dead."""
-        if self._keeper is not None:
-            self._keeper.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._keeper
-        await self._drop()
+        try:
+            if self._keeper is not None:
+                self._keeper.cancel()
+                await asyncio.wait([self._keeper])  # which raises our own cancellation, not the keeper's
+        finally:
+            await self._drop()
 
     async def _take(self) -> None:
         connection = await AsyncConnection.connect(self._conninfo, autocommit=True)

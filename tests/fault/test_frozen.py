@@ -35,12 +35,16 @@ CELLS = [
     _freeze(FaultPoint.BEFORE_BODY, about="charge"),
     _freeze(FaultPoint.BEFORE_ANSWER_COMMIT, about="put"),
     _freeze(FaultPoint.BEFORE_SAVE_COMMIT, nth=2),
-    _freeze(FaultPoint.AFTER_MODEL_REQUEST, nth=2),
+    *[_freeze(point, nth=2) for point in (FaultPoint.BEFORE_MODEL_REQUEST, FaultPoint.AFTER_MODEL_REQUEST)],
     _freeze(FaultPoint.AFTER_ACCEPT),
     _freeze(FaultPoint.BEFORE_ATTACH_COMMIT),
     _freeze(FaultPoint.BEFORE_END_COMMIT),
 ]
-_UNSAVED = (FaultPoint.AFTER_MODEL_REQUEST, FaultPoint.BEFORE_SAVE_COMMIT)
+_UNSAVED = (
+    FaultPoint.BEFORE_MODEL_REQUEST,
+    FaultPoint.AFTER_MODEL_REQUEST,
+    FaultPoint.BEFORE_SAVE_COMMIT,
+)
 
 
 def _name(kill: Kill) -> str:

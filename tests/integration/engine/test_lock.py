@@ -168,8 +168,19 @@ async def test_release_ends_whatever_the_ping_is_doing(engine_url: str, monkeypa
         lock = ExecutorLock(engine_url, "helix", new_executor_id())
         await lock.acquire()
         await asyncio.sleep(0.002 + number * 0.0001)  # a moment of its own; it waits for nothing
-        async with asyncio.timeout(10):
-            await lock.release()
+        releasing = asyncio.create_task(lock.release())
+        done, _ = await asyncio.wait([releasing], timeout=10)
+        assert done == {releasing}
+
+
+async def test_a_release_that_is_cancelled_says_so_and_lets_go(lock: ExecutorLock, look: psycopg.Connection):
+    await lock.acquire()
+    releasing = asyncio.create_task(lock.release())
+    await asyncio.sleep(0)
+    releasing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await releasing
+    await poll_until_async(lambda: asyncio.sleep(0, holders(look, lock.key) == []))
 
 
 async def test_a_second_holder_of_one_key_is_refused(lock: ExecutorLock, engine_url: str):
