@@ -147,7 +147,9 @@ class Run(Generic[OutputT]):
                 look = _OWN_LOOK_SECONDS if self._own else _FIRST_LOOK_SECONDS
                 while await self.status() in OPEN_RUN:
                     with suppress(TimeoutError):
-                        await asyncio.wait_for(ended.wait(), look)
+                        # Not `wait_for`: in Python 3.11 it can lose a cancellation.
+                        async with asyncio.timeout(look):
+                            await ended.wait()
                     ended.clear()
                     look = min(look * 1.5, _LONGEST_LOOK_SECONDS)
             return await self.outcome()

@@ -67,10 +67,9 @@ class Transaction:
         """The server's version as libpq writes it: 180006 for 18.6."""
         return self._connection.info.server_version
 
-    async def execute(self, sql: LiteralString, values: Sequence[Any] | Mapping[str, Any] = ()) -> int:
-        """Run a statement; the number of rows it touched, or -1 in a pipeline, so in every transaction."""
-        cursor = await self._connection.execute(sql, values)
-        return cursor.rowcount
+    async def execute(self, sql: LiteralString, values: Sequence[Any] | Mapping[str, Any] = ()) -> None:
+        """Run a statement for its effect."""
+        await self._connection.execute(sql, values)
 
     async def many(self, sql: LiteralString, values: Sequence[Sequence[Any]]) -> None:
         """Run one statement for each row of values, in one round trip."""
