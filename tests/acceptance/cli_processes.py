@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -53,6 +54,16 @@ nothing = 7
 '''
 
 
+@contextlib.contextmanager
+def _sigint_as_in_a_terminal() -> Iterator[None]:
+    """A test run in the background ignores SIGINT, and what it starts would inherit that."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 class Cli:
     """Runs commands in one folder with one environment; kills what it started at the end."""
 
@@ -77,7 +88,7 @@ class Cli:
 
     def start(self, *arguments: str, log: str) -> subprocess.Popen[str]:
         """Start one command; both of its streams go to the file `log`."""
-        with (self.folder / log).open("w") as written:
+        with (self.folder / log).open("w") as written, _sigint_as_in_a_terminal():
             process = subprocess.Popen(
                 [sys.executable, "-m", "helix_dbos.cli", *arguments],
                 cwd=self.folder,

@@ -28,6 +28,7 @@ HELIX, DBOS = "helix-dbos", "dbos_transact"
 
 _WRITES = re.compile(r"\b(INSERT INTO|UPDATE \S+ (\S+ )?SET|DELETE FROM|enqueue_workflow)\b", re.IGNORECASE)
 _STARTUP = 0x0003_0000
+_Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Loss(StrEnum):
@@ -119,35 +120,40 @@ class Proxy:
     async def _close(self) -> None:
         assert self._server is not None
         self._server.close()
-        for link in self._links:
-            link.cancel()
-        await asyncio.gather(*self._links, return_exceptions=True)
+        while self._links:
+            for link in self._links:
+                link.cancel()
+            await asyncio.gather(*self._links, return_exceptions=True)
+        for _ in range(5):
+            await asyncio.sleep(0)  # the loop's own rounds, in which aborted transports close
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
+        task, transports = asyncio.current_task(), [writer.transport]
         assert task is not None
         self._links.add(task)
         try:
             server_reader, server_writer = await self._connect()
-        except OSError:
-            writer.transport.abort()
+            transports.append(server_writer.transport)
+            await self._forward(_Link(self), (reader, writer), (server_reader, server_writer))
+        except (OSError, asyncio.CancelledError):
+            pass  # the server is away, or this proxy closes: both ends are cut below
+        finally:
+            for transport in transports:
+                transport.abort()
             self._links.discard(task)
-            return
-        link = _Link(self)
+
+    async def _forward(self, link: _Link, client: _Ends, server: _Ends) -> None:
+        """Until one direction has ended, or is to be cut."""
         pumps = [
-            asyncio.create_task(link.to_server(reader, server_writer)),
-            asyncio.create_task(link.to_client(server_reader, writer)),
+            asyncio.create_task(link.to_server(client[0], server[1])),
+            asyncio.create_task(link.to_client(server[0], client[1])),
         ]
         try:
-            with suppress(asyncio.CancelledError):
-                await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for pump in pumps:
                 pump.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
-            writer.transport.abort()
-            server_writer.transport.abort()
-            self._links.discard(task)
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         host, port = str(self._upstream.get("host") or "localhost"), self._upstream.get("port") or 5432
