@@ -15,7 +15,7 @@ from helix_dbos.core.messages import Usage
 from helix_dbos.core.states import OPEN_RUN, Outcome, Reason, RunStatus
 from helix_dbos.errors import NotFoundError, RunError
 from helix_dbos.store.calls import load_calls_of_run
-from helix_dbos.store.database import Database
+from helix_dbos.store.database import Database, Transaction
 from helix_dbos.store.runs import RunRow, load_run
 
 __all__ = ["CallReport", "Run", "RunFailure", "RunOutcome"]
@@ -116,21 +116,22 @@ class Run(Generic[OutputT]):
         self._database, self._parse, self._told, self._own = database, parse, told, own
 
     async def outcome(self) -> RunOutcome[OutputT]:
-        """Where the run stands now."""
-        async with self._database.read() as tx:
-            run = await load_run(tx, self.run_id)
-            calls = await load_calls_of_run(tx, self.run_id)
-        if run is None:
-            raise NotFoundError("There is no such run.", detail=self.run_id)
-        return self._outcome(run, calls)
+        """Where the run stands now; a database that is away for a moment is waited for."""
+
+        async def look(tx: Transaction) -> tuple[RunRow, Sequence[Call]]:
+            return await self._load(tx), await load_calls_of_run(tx, self.run_id)
+
+        return self._outcome(*await self._database.statement(look))
 
     async def status(self) -> RunStatus:
-        """The run's status now."""
-        async with self._database.read() as tx:
-            run = await load_run(tx, self.run_id)
+        """The run's status now; a database that is away for a moment is waited for."""
+        return (await self._database.statement(self._load)).status
+
+    async def _load(self, tx: Transaction) -> RunRow:
+        run = await load_run(tx, self.run_id)
         if run is None:
             raise NotFoundError("There is no such run.", detail=self.run_id)
-        return run.status
+        return run
 
     async def result(self, timeout: float | None = None) -> RunOutcome[OutputT]:
         """Wait for the end. A failed run is an outcome, not an exception.

@@ -36,6 +36,8 @@ _LOST = (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 # Whatever the server's default is: *lock, then look* needs a new snapshot for each statement.
 _READ_COMMITTED = "-cdefault_transaction_isolation=read\\ committed"
+# The server's side of the keepalive: a machine that vanished lets go of its locks in half a minute.
+_KEEPALIVE = "-ctcp_keepalives_idle=10 -ctcp_keepalives_interval=5 -ctcp_keepalives_count=3"
 # Waiting for a connection, and for how long the pool tries to make one: short, because the pool
 # doubles its pauses, and a second try begins with a first attempt.
 _POOL_WAIT, _POOL_CONNECT = 5.0, 4.0
@@ -51,7 +53,7 @@ def connection_info(url: str, schema: str, *, application: str) -> str:
     scheme, _, rest = url.partition("://")
     plain = conninfo_to_dict(f"{scheme.partition('+')[0]}://{rest}" if rest else url)
     given = str(plain.get("options") or "")
-    options = " ".join(filter(None, (given, _READ_COMMITTED, f"-csearch_path={schema}")))
+    options = " ".join(filter(None, (given, _READ_COMMITTED, _KEEPALIVE, f"-csearch_path={schema}")))
     keepalive = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
     merged: dict[str, Any] = {**keepalive, **plain, "options": options, "application_name": application}
     return make_conninfo("", **merged)
