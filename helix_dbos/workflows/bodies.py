@@ -53,6 +53,7 @@ async def run_body(execution: Execution, call: Call) -> tuple[Answer, Mapping[st
     assert tool is not None, "the reply's plan and recovery let only known tools start"
     context = _context(execution, call)
     before = dict(execution.state)
+    execution.aborts.append(context.abort)
     try:
         value = await _within_time(execution, tool, context, call)
     except (Refused, asyncio.CancelledError):
@@ -61,6 +62,8 @@ async def run_body(execution: Execution, call: Call) -> tuple[Answer, Mapping[st
         answer, changed = _failed(execution, call, failure), _NO_CHANGE
     else:
         answer, changed = _returned(execution, before, context, value)
+    finally:
+        execution.aborts.remove(context.abort)
     execution.runtime.reach(FaultPoint.AFTER_BODY, call.tool_name)
     return answer, changed
 

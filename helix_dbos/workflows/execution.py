@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from pydantic import JsonValue
 
+from helix_dbos.agents import AbortSignal
 from helix_dbos.agents.erased import AnyAgent
 from helix_dbos.core.calls import Answer, Call
 from helix_dbos.core.messages import Usage
@@ -68,6 +69,7 @@ class Execution:
         answers: The current answers of the session by `tool_call_id`.
         rescued: Whether rescues were counted since the last progress.
         dependencies: What the agent's factory made for this stretch.
+        aborts: The abort signals of the bodies under way.
         workflow_context: The engine's, in which it finds the workflow that a step belongs to.
     """
 
@@ -87,6 +89,7 @@ class Execution:
     state: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
     dependencies: Any = None
     lost: bool = False
+    aborts: list[AbortSignal] = field(default_factory=list[AbortSignal])
     workflow_context: contextvars.Context = field(default_factory=contextvars.copy_context)
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set["asyncio.Task[Any]"])
@@ -137,6 +140,8 @@ class Execution:
     def lose(self) -> None:
         """The run is somebody else's: cancel everything this execution still does."""
         self.lost = True
+        for abort in self.aborts:
+            abort.set()  # before its body is cancelled, which may look at it in a `finally`
         # Not the task that found out: it still has a transaction to roll back.
         current = asyncio.current_task()
         for task in [task for task in self._tasks if task is not current]:
